@@ -1,0 +1,5 @@
+"""`python -m penni.cli` is the `penni` command."""
+
+from penni.cli import main
+
+main()

@@ -1,0 +1,1 @@
+"""Images to train and test on: CIFAR-10, folders of images, handwritten digits."""

@@ -1,0 +1,1 @@
+"""The runtime for packed networks: numpy and the native kernels, no torch."""

@@ -1,0 +1,23 @@
+"""Networks by name: the CIFAR ones of the paper, torchvision's, timm's, or the user's own."""
+
+from penni.models.build import (
+    CIFAR_MODELS,
+    Origin,
+    build,
+    example_input,
+    input_shape,
+    load_weights,
+    origin_of,
+    parse_size,
+)
+
+__all__ = [
+    "CIFAR_MODELS",
+    "Origin",
+    "build",
+    "example_input",
+    "input_shape",
+    "load_weights",
+    "origin_of",
+    "parse_size",
+]
