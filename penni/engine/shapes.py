@@ -16,7 +16,7 @@ LARGEST_SIZE = 2**24
 LARGEST_VALUE = 2**30
 
 
-class _Wrong(Exception):
+class _WrongStepError(Exception):
     """What is wrong with a step; the caller adds which step it is."""
 
 
@@ -31,16 +31,16 @@ def check(program: Program) -> None:
     for index, step in enumerate(program.steps):
         try:
             if step.op not in OPERATORS:
-                raise _Wrong("there is no such operator")
+                raise _WrongStepError("there is no such operator")
             if step.output not in numbers or step.output in known:
-                raise _Wrong("its output is not a new value")
+                raise _WrongStepError("its output is not a new value")
             if any(value not in known for value in step.inputs):
-                raise _Wrong("it reads a value that nothing has written")
+                raise _WrongStepError("it reads a value that nothing has written")
             if step.activation not in ACTIVATIONS:
-                raise _Wrong(f"there is no activation '{step.activation}'")
+                raise _WrongStepError(f"there is no activation '{step.activation}'")
             _number(step, "slope", 0.01)
             OPERATORS[step.op](_View(program, step))
-        except _Wrong as error:
+        except _WrongStepError as error:
             where = f" ({step.module})" if step.module else ""
             raise PenniError(f"step {index}, {step.op}{where}, does not fit: {error}") from None
         known.add(step.output)
@@ -66,52 +66,52 @@ class _View:
 
     def count(self, least: int, most: int, *, rank: int | None = None) -> None:
         if not least <= len(self.inputs) <= most:
-            raise _Wrong(f"it has {len(self.inputs)} inputs")
+            raise _WrongStepError(f"it has {len(self.inputs)} inputs")
         if rank is not None and any(len(shape) != rank for shape in (*self.inputs, self.output)):
-            raise _Wrong("its values are not " + ("planes" if rank == 3 else "features"))
+            raise _WrongStepError("its values are not " + ("planes" if rank == 3 else "features"))
 
     def expect(self, shape: Shape) -> None:
         if shape != self.output:
-            raise _Wrong(f"it gives {shape}, but its value is {self.output}")
+            raise _WrongStepError(f"it gives {shape}, but its value is {self.output}")
 
     def roles(self, *allowed: str) -> None:
         extra = set(self.step.tensors) - set(allowed)
         if extra:
-            raise _Wrong(f"it takes no '{min(extra)}'")
+            raise _WrongStepError(f"it takes no '{min(extra)}'")
 
     def shape(self, role: str) -> Shape:
         """The shape of a tensor that must be there."""
         name = self.step.tensors.get(role)
         if name is None or name not in self.program.tensors:
-            raise _Wrong(f"it lacks its {role}")
+            raise _WrongStepError(f"it lacks its {role}")
         tensor = self.program.tensors[name]
         if isinstance(tensor, Sparse):
             _check_sparse(role, tensor)
             if role not in ("weight", "coefficients"):
-                raise _Wrong(f"its {role} may not be sparse")
+                raise _WrongStepError(f"its {role} may not be sparse")
             return tensor.shape
         kind = np.int32 if role == "index" else np.float32
         if tensor.dtype != kind or not tensor.flags.c_contiguous:
-            raise _Wrong(f"its {role} is {tensor.dtype}, not contiguous {np.dtype(kind)}")
+            raise _WrongStepError(f"its {role} is {tensor.dtype}, not contiguous {np.dtype(kind)}")
         return tuple(int(size) for size in tensor.shape)
 
     def tensor(self, role: str, shape: Shape, *, optional: bool = False) -> None:
         if optional and role not in self.step.tensors:
             return
         if self.shape(role) != shape:
-            raise _Wrong(f"its {role} is {self.shape(role)}, not {shape}")
+            raise _WrongStepError(f"its {role} is {self.shape(role)}, not {shape}")
 
     def index(self, length: int, lowest: int, end: int) -> None:
         self.tensor("index", (length,))
         index = self.program.tensors[self.step.tensors["index"]]
         assert isinstance(index, np.ndarray)
         if index.size and (int(index.min()) < lowest or int(index.max()) >= end):
-            raise _Wrong("its index points outside its input")
+            raise _WrongStepError("its index points outside its input")
 
     def integers(self, key: str, length: int, least: int = 0) -> tuple[int, ...]:
         values = self.step.attributes.get(key)
         if not isinstance(values, tuple) or len(values) != length:
-            raise _Wrong(f"its {key} is {values!r}, not {length} whole numbers")
+            raise _WrongStepError(f"its {key} is {values!r}, not {length} whole numbers")
         return tuple(self._integer(key, value, least) for value in values)
 
     def integer(self, key: str, least: int = 0) -> int:
@@ -119,38 +119,38 @@ class _View:
 
     def _integer(self, key: str, value: Any, least: int) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= LARGEST_SIZE:
-            raise _Wrong(f"its {key} has {value!r}, not a whole number from {least}")
+            raise _WrongStepError(f"its {key} has {value!r}, not a whole number from {least}")
         return value
 
     def flag(self, key: str) -> bool:
         value = self.step.attributes.get(key)
         if not isinstance(value, bool):
-            raise _Wrong(f"its {key} is {value!r}, not true or false")
+            raise _WrongStepError(f"its {key} is {value!r}, not true or false")
         return value
 
     def word(self, key: str, words: tuple[str, ...]) -> str:
         value = self.step.attributes.get(key)
         if value not in words:
-            raise _Wrong(f"its {key} is {value!r}, not one of {', '.join(words)}")
+            raise _WrongStepError(f"its {key} is {value!r}, not one of {', '.join(words)}")
         return str(value)
 
 
 def _check_sparse(role: str, tensor: Sparse) -> None:
     positions, values = tensor.positions, tensor.values
     if positions.dtype != np.int32 or values.dtype != np.float32 or positions.shape != values.shape:
-        raise _Wrong(f"its {role} has non-zeros of a wrong type")
+        raise _WrongStepError(f"its {role} has non-zeros of a wrong type")
     if any(size < 0 or size > LARGEST_SIZE for size in tensor.shape) or math.prod(tensor.shape) > LARGEST_VALUE:
-        raise _Wrong(f"its {role} is too large")
+        raise _WrongStepError(f"its {role} is too large")
     if positions.size and (
         int(positions[0]) < 0 or int(positions[-1]) >= math.prod(tensor.shape) or bool((np.diff(positions) <= 0).any())
     ):
-        raise _Wrong(f"its {role} has non-zeros out of order or out of range")
+        raise _WrongStepError(f"its {role} has non-zeros out of order or out of range")
 
 
 def _number(step: Step, key: str, default: float | None = None) -> float:
     value = step.attributes.get(key, default)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise _Wrong(f"its {key} is {value!r}, not a number")
+        raise _WrongStepError(f"its {key} is {value!r}, not a number")
     return float(value)
 
 
@@ -161,25 +161,25 @@ def _conv(view: _View) -> None:
     groups = view.integer("groups", 1)
     if "weight" in view.step.tensors:
         if "basis" in view.step.tensors or "coefficients" in view.step.tensors:
-            raise _Wrong("it has both a weight and a decomposition")
+            raise _WrongStepError("it has both a weight and a decomposition")
         kernel = view.shape("weight")
     else:
         basis, coefficients = view.shape("basis"), view.shape("coefficients")
         if len(basis) != 3 or len(coefficients) != 3 or coefficients[2] != basis[0]:
-            raise _Wrong(f"its coefficients {coefficients} do not fit its basis {basis}")
+            raise _WrongStepError(f"its coefficients {coefficients} do not fit its basis {basis}")
         kernel = (*coefficients[:2], *basis[1:])
     if len(kernel) != 4 or kernel[1] * groups != channels or kernel[0] % groups or min(kernel[2:]) < 1:
-        raise _Wrong(f"its weight {kernel} does not fit {channels} channels in {groups} groups")
+        raise _WrongStepError(f"its weight {kernel} does not fit {channels} channels in {groups} groups")
     view.tensor("bias", (kernel[0],), optional=True)
     stride, dilation = view.integers("stride", 2, 1), view.integers("dilation", 2, 1)
     top, bottom, left, right = view.integers("padding", 4)
     rows = height + top + bottom - dilation[0] * (kernel[2] - 1) - 1
     columns = width + left + right - dilation[1] * (kernel[3] - 1) - 1
     if rows < 0 or columns < 0:
-        raise _Wrong("its kernel is larger than the padded image")
+        raise _WrongStepError("its kernel is larger than the padded image")
     view.expect((kernel[0], rows // stride[0] + 1, columns // stride[1] + 1))
     if len(view.inputs) == 2 and view.inputs[1] != view.output:
-        raise _Wrong(f"its residual is {view.inputs[1]}, not {view.output}")
+        raise _WrongStepError(f"its residual is {view.inputs[1]}, not {view.output}")
 
 
 def _conv_transpose(view: _View) -> None:
@@ -188,7 +188,7 @@ def _conv_transpose(view: _View) -> None:
     channels, height, width = view.inputs[0]
     groups, kernel = view.integer("groups", 1), view.shape("weight")
     if len(kernel) != 4 or kernel[0] != channels or channels % groups or min(kernel[1:]) < 1:
-        raise _Wrong(f"its weight {kernel} does not fit {channels} channels in {groups} groups")
+        raise _WrongStepError(f"its weight {kernel} does not fit {channels} channels in {groups} groups")
     view.tensor("bias", (kernel[1] * groups,), optional=True)
     stride, dilation = view.integers("stride", 2, 1), view.integers("dilation", 2, 1)
     top, bottom, left, right = view.integers("padding", 4)
@@ -217,21 +217,21 @@ def _pool(view: _View) -> None:
         view.flag("count_include_pad")
         view.integer("divisor")
     if view.inputs[0][0] != view.output[0]:
-        raise _Wrong("it changes the number of channels")
+        raise _WrongStepError("it changes the number of channels")
     for axis in range(2):
         size, before, after = view.inputs[0][axis + 1], padding[2 * axis], padding[2 * axis + 1]
         reach = dilation[axis] * (kernel[axis] - 1)
         start = (view.output[axis + 1] - 1) * stride[axis] - before
         # A padding of a kernel or more, or a last window past the end, would be an average of nothing.
-        if before > reach or after > reach or start >= size + (after if view.step.op == "avg_pool" else 0):
-            raise _Wrong("a window of it covers no pixel")
+        if before > reach or after > reach or start >= size:
+            raise _WrongStepError("a window of it covers no pixel")
 
 
 def _adaptive(view: _View) -> None:
     view.count(1, 1, rank=3)
     view.roles()
     if view.inputs[0][0] != view.output[0]:
-        raise _Wrong("it changes the number of channels")
+        raise _WrongStepError("it changes the number of channels")
 
 
 def _elementwise(view: _View) -> None:
@@ -239,7 +239,7 @@ def _elementwise(view: _View) -> None:
     view.roles()
     first, second = view.inputs
     if len(first) != len(second) or any(1 not in (a, b) and a != b for a, b in zip(first, second, strict=True)):
-        raise _Wrong(f"{first} and {second} do not broadcast")
+        raise _WrongStepError(f"{first} and {second} do not broadcast")
     view.expect(tuple(max(a, b) for a, b in zip(first, second, strict=True)))
 
 
@@ -247,7 +247,7 @@ def _concat(view: _View) -> None:
     view.count(1, 10_000)
     view.roles()
     if any(shape[1:] != view.output[1:] for shape in view.inputs):
-        raise _Wrong("its inputs differ in size")
+        raise _WrongStepError("its inputs differ in size")
     view.expect((sum(shape[0] for shape in view.inputs), *view.output[1:]))
 
 
@@ -271,7 +271,7 @@ def _slice(view: _View) -> None:
     view.expect((view.inputs[0][0], *view.output[1:]))
     for axis in range(2):
         if start[axis] + (view.output[axis + 1] - 1) * step[axis] >= view.inputs[0][axis + 1]:
-            raise _Wrong("it reaches outside its input")
+            raise _WrongStepError("it reaches outside its input")
 
 
 def _pad(view: _View) -> None:
@@ -284,17 +284,17 @@ def _pad(view: _View) -> None:
     channels, height, width = view.inputs[0]
     view.expect((channels + before + after, height + top + bottom, width + left + right))
     if mode != "constant" and (before or after):
-        raise _Wrong(f"it pads channels in mode {mode}")
+        raise _WrongStepError(f"it pads channels in mode {mode}")
     least = {"reflect": 1, "circular": 0}.get(mode)
     if least is not None and (max(top, bottom) > height - least or max(left, right) > width - least):
-        raise _Wrong(f"its padding is larger than its input allows in mode {mode}")
+        raise _WrongStepError(f"its padding is larger than its input allows in mode {mode}")
 
 
 def _reshape(view: _View) -> None:
     view.count(1, 1)
     view.roles()
     if math.prod(view.inputs[0]) != math.prod(view.output):
-        raise _Wrong(f"{view.inputs[0]} and {view.output} differ in their number of elements")
+        raise _WrongStepError(f"{view.inputs[0]} and {view.output} differ in their number of elements")
 
 
 def _mean(view: _View) -> None:
@@ -302,10 +302,10 @@ def _mean(view: _View) -> None:
     view.roles()
     shape, axes = view.inputs[0], view.step.attributes.get("axes")
     if not isinstance(axes, tuple) or not axes or len(set(axes)) != len(axes):
-        raise _Wrong(f"its axes are {axes!r}")
+        raise _WrongStepError(f"its axes are {axes!r}")
     chosen = view.integers("axes", len(axes))
     if max(chosen) >= len(shape):
-        raise _Wrong(f"its axes are {axes!r}")
+        raise _WrongStepError(f"its axes are {axes!r}")
     view.expect(tuple(1 if axis in chosen else size for axis, size in enumerate(shape)))
 
 
@@ -313,7 +313,7 @@ def _softmax(view: _View) -> None:
     _same(view)
     view.flag("log")
     if view.integer("axis") >= len(view.output):
-        raise _Wrong("its axis is not one of its input's")
+        raise _WrongStepError("its axis is not one of its input's")
 
 
 def _same(view: _View) -> None:
@@ -335,9 +335,9 @@ def _norm(view: _View) -> None:
     view.roles("weight", "bias")
     view.expect(view.inputs[0])
     if _number(view.step, "epsilon") < 0:
-        raise _Wrong("its epsilon is negative")
+        raise _WrongStepError("its epsilon is negative")
     if view.step.op == "group_norm" and view.output[0] % view.integer("groups", 1):
-        raise _Wrong("its channels do not divide into its groups")
+        raise _WrongStepError("its channels do not divide into its groups")
     view.tensor("weight", view.output[:1], optional=True)
     view.tensor("bias", view.output[:1], optional=True)
 
@@ -348,10 +348,10 @@ def _interpolate(view: _View) -> None:
     view.flag("align_corners")
     scale = view.step.attributes.get("scale")
     if not isinstance(scale, tuple) or len(scale) != 2:
-        raise _Wrong(f"its scale is {scale!r}")
+        raise _WrongStepError(f"its scale is {scale!r}")
     for value in scale:
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= LARGEST_SIZE:
-            raise _Wrong(f"its scale is {scale!r}")
+            raise _WrongStepError(f"its scale is {scale!r}")
 
 
 OPERATORS: Mapping[str, Callable[[_View], None]] = {
