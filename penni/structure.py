@@ -38,10 +38,11 @@ def describe(model: nn.Module, reference: nn.Module | None) -> Description:
     for name, module in model.named_modules():
         kind = type(module).__name__
         original = originals.get(name)
+        same_class = type(original) is type(module)
         if KINDS.get(kind) == type(module).__module__:
-            if type(original) is not type(module) or _edits(module, original):
+            if not same_class or _edits(module, original):
                 description[name] = {"kind": kind, "arguments": cast(Describable, module).arguments()}
-        elif original is not None and type(original) is not type(module):
+        elif original is not None and not same_class:
             raise PenniError(
                 f"{name} became a {kind}, which a checkpoint cannot describe: it holds penni's own layers, "
                 "and the model's own made narrower"

@@ -8,12 +8,13 @@ from typing import Any
 
 import typer
 
-from penni.cli import count
+from penni.cli import compress, count
 from penni.errors import PenniError
 
 # Modules of this package import torch and the like inside their functions, never at the top:
 # `penni run` must work where only numpy is installed, and `penni --help` must be quick.
 COMMANDS: Mapping[str, Callable[..., Any]] = {
+    "compress": compress.compress,
     "count": count.count,
 }
 

@@ -50,7 +50,7 @@ def activate(x: Array, name: str, slope: float) -> Array:
     if name == "leaky_relu":
         return np.where(x >= 0, x, x * slope)
     gate = np.clip(x + 3, 0, 6) / 6
-    return gate if name == "hardsigmoid" else x * gate
+    return np.asarray(gate if name == "hardsigmoid" else x * gate)
 
 
 def _smooth(x: Array, name: str, slope: float) -> Array:

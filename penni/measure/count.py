@@ -30,6 +30,8 @@ class LayerCount:
     width: int
     bases: int | None
     positions: int
+    kernel_positions: int
+    groups: int
     nonzero: int
     total: int
     params: int
@@ -121,6 +123,8 @@ def _count_layer(name: str, layer: nn.Module, positions: int) -> LayerCount:
             width=layer.out_channels,
             bases=bases if kernel > 1 else None,
             positions=positions,
+            kernel_positions=kernel,
+            groups=layer.groups,
             nonzero=nonzero,
             total=total,
             params=nonzero + basis_params,
@@ -128,7 +132,9 @@ def _count_layer(name: str, layer: nn.Module, positions: int) -> LayerCount:
             macs=two_stage_macs(pairs, nonzero, kernel, positions),
             dense_macs=layer.out_channels * (layer.in_channels // layer.groups) * kernel * positions,
         )
-    weight = layer.weight.detach()
+    weight = layer.weight
+    assert isinstance(weight, Tensor)
+    weight = weight.detach()
     nonzero = int(torch.count_nonzero(weight))
     width = weight.shape[0]
     if isinstance(layer, nn.ConvTranspose2d):
@@ -139,6 +145,8 @@ def _count_layer(name: str, layer: nn.Module, positions: int) -> LayerCount:
         width=width,
         bases=None,
         positions=positions,
+        kernel_positions=weight[0, 0].numel() if weight.dim() > 2 else 1,
+        groups=getattr(layer, "groups", 1),
         nonzero=nonzero,
         total=weight.numel(),
         params=nonzero,

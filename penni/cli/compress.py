@@ -1,0 +1,126 @@
+"""`penni compress`: take a trained network through all phases."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penni.cli.options import Json, Weights
+
+if TYPE_CHECKING:
+    from penni.data.source import ImageSource
+
+DataDir = Annotated[Path | None, typer.Option("--data-dir", help="The folder with the data set's files.")]
+Normalise = Annotated[
+    str | None, typer.Option(help="The input normalisation the weights were trained with: cifar10, imagenet, half.")
+]
+
+
+def compress(
+    out: Annotated[Path, typer.Option(help="The folder of the run: checkpoints, metrics, state.")],
+    model: Annotated[
+        str | None, typer.Option(help="A model: resnet56, torchvision:NAME, timm:NAME, file.py:callable, or a folder.")
+    ] = None,
+    weights: Weights = None,
+    data: Annotated[str | None, typer.Option(help="cifar10, digits or imagefolder:PATH.")] = None,
+    data_dir: DataDir = None,
+    normalise: Normalise = None,
+    recipe: Annotated[
+        str | None, typer.Option(help="A recipe that comes with penni (see `penni recipes`), or a TOML file.")
+    ] = None,
+    change: Annotated[
+        list[str] | None, typer.Option("--set", help="Change a recipe field: --set retrain.epochs=12. Repeatable.")
+    ] = None,
+    precision: Annotated[str | None, typer.Option(help="auto, fp32 or bf16.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of data order and augmentation.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Compress a trained network: decompose, retrain, prune, fine-tune, shrink.
+
+    With --resume, --out alone is enough: the run knows its model, data and recipe.
+    """
+    from penni.cli.options import open_model, print_json
+    from penni.compress import compress as start
+    from penni.compress import resume as go_on
+    from penni.data import open_data
+    from penni.errors import PenniError
+    from penni.recipes import override, read
+    from penni.training.loop import Trainer
+    from penni.training.progress import ConsoleProgress
+    from penni.training.state import read_state
+
+    def trainer_for(seed: int, precision: str) -> Trainer:
+        trainer = Trainer(seed=seed, precision=precision)
+        if trainer.is_main:
+            trainer.progress = ConsoleProgress()
+        return trainer
+
+    try:
+        if resume:
+            if recipe or change or weights:
+                raise PenniError("a resumed run keeps its recipe and weights; leave --recipe, --set and --weights out")
+            settings = read_state(out).settings
+            source = _data(
+                settings["notes"]["data"], data_dir or settings["notes"]["data_dir"], settings["notes"]["normalise"]
+            )
+            saved = settings["recipe"]
+            go_on(out, source, trainer=trainer_for(saved["seed"], precision or saved["precision"]))
+        else:
+            chosen = read(recipe) if recipe else None
+            if chosen is None:
+                raise PenniError("name a recipe with --recipe, such as resnet56-cifar10-short")
+            changes = list(change or [])
+            changes += [f"seed={seed}"] if seed is not None else []
+            changes += [f"precision={precision}"] if precision else []
+            chosen = override(chosen, changes)
+            name, data_name = model or chosen.model, data or chosen.data
+            if not name or not data_name:
+                raise PenniError("this recipe names no model or data set of its own: give --model and --data")
+            normalise = normalise or chosen.normalise or None
+            source = open_data(data_name, data_dir, normalise)
+            network = open_model(name, weights, **({} if Path(name).is_dir() else {"classes": source.classes}))
+            notes = {
+                "data": data_name,
+                "data_dir": str(data_dir) if data_dir else None,
+                "normalise": normalise,
+                "weights": weights.name if weights else None,
+            }
+            start(network, source, chosen, out, trainer=trainer_for(chosen.seed, chosen.precision), notes=notes)
+    except KeyboardInterrupt:
+        raise PenniError(
+            f"stopped; every finished epoch is kept. Go on with: penni compress --out {out} --resume"
+        ) from None
+    events = {record["event"]: record for record in read_state(out).records if "event" in record}
+    if as_json:
+        print_json(events)
+        return
+    _table(events)
+    print(f"the compressed network is in {out / 'checkpoint'}")
+
+
+def _data(name: str, folder: Path | None, normalise: str | None) -> ImageSource:
+    from penni.data import open_data
+
+    return open_data(name, folder, normalise)
+
+
+def _table(events: dict[str, dict[str, float]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("", "accuracy", "parameters", "", "MACs", "")
+    base = events["base"]
+    for name, event in events.items():
+        params, macs = event["params"], event["macs"]
+        table.add_row(
+            name,
+            f"{event['test_accuracy']:.2%}",
+            f"{params:,}",
+            f"{params / base['params'] - 1:+.1%}",
+            f"{macs / 1e6:,.2f} M",
+            f"{macs / base['macs'] - 1:+.1%}",
+        )
+    Console().print(table)

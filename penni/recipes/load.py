@@ -1,0 +1,142 @@
+"""Read recipes from TOML, and change single fields; a field that does not exist is an error that names the nearest."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any, TypeVar
+
+from penni.errors import PenniError, nearest
+from penni.recipes.settings import Recipe
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+T = TypeVar("T")
+
+
+def names() -> list[str]:
+    """The recipes that come with penni."""
+    folder = resources.files("penni.recipes")
+    return sorted(entry.name[:-5] for entry in folder.iterdir() if entry.name.endswith(".toml"))
+
+
+def read(name: str | Path) -> Recipe:
+    """A recipe by the name of one that comes with penni, or from a TOML file."""
+    file = Path(name)
+    if file.suffix == ".toml":
+        if not file.is_file():
+            raise PenniError(f"there is no recipe file '{file}'")
+        text = file.read_text()
+        title = file.stem
+    elif str(name) in names():
+        text = (resources.files("penni.recipes") / f"{name}.toml").read_text()
+        title = str(name)
+    else:
+        raise PenniError(f"there is no recipe '{name}': {nearest(str(name), names())}")
+    try:
+        content = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise PenniError(f"the recipe '{name}' is not valid TOML: {error}") from error
+    return from_dictionary({"name": title, **content})
+
+
+def from_dictionary(content: Mapping[str, Any]) -> Recipe:
+    """A recipe from nested plain values."""
+    return _make(Recipe, content, "")
+
+
+def override(recipe: Recipe, changes: Sequence[str]) -> Recipe:
+    """The recipe with fields changed as a user writes them: `retrain.epochs=12`, `decompose.bases={"*": 5}`."""
+    content = dataclasses.asdict(recipe)
+    for change in changes:
+        path, equals, text = change.partition("=")
+        if not equals:
+            raise PenniError(f"'{change}' changes nothing: write field=value, such as retrain.epochs=12")
+        place, field = content, path.strip()
+        section, dot, rest = field.partition(".")
+        if dot:
+            if not isinstance(content.get(section), dict):
+                sections = [key for key, value in content.items() if isinstance(value, dict)]
+                raise PenniError(f"a recipe has no section '{section}': {nearest(section, sections)}")
+            place, field = content[section], rest
+        if field not in place:
+            known = [*place] if dot else _all_fields(content)
+            raise PenniError(f"a recipe has no field '{path.strip()}': {nearest(path.strip(), known)}")
+        place[field] = _value(text.strip())
+    return from_dictionary(content)
+
+
+def to_toml(recipe: Recipe) -> str:
+    """The recipe as a file that `read` takes."""
+    lines, sections = [], []
+    for key, value in dataclasses.asdict(recipe).items():
+        if isinstance(value, dict):
+            sections.append(f"\n[{key}]")
+            sections += [f"{name} = {_toml_value(entry)}" for name, entry in value.items()]
+        else:
+            lines.append(f"{key} = {_toml_value(value)}")
+    return "\n".join(lines + sections) + "\n"
+
+
+def _all_fields(content: Mapping[str, Any]) -> list[str]:
+    fields = []
+    for key, value in content.items():
+        fields += [f"{key}.{name}" for name in value] if isinstance(value, dict) else [key]
+    return fields
+
+
+def _make(kind: type[T], content: Mapping[str, Any], where: str) -> T:
+    hints = typing.get_type_hints(kind)
+    values: dict[str, Any] = {}
+    for key, value in content.items():
+        path = f"{where}.{key}" if where else key
+        if key not in hints:
+            raise PenniError(f"a recipe has no field '{path}': {nearest(key, hints)}")
+        wanted = hints[key]
+        if dataclasses.is_dataclass(wanted):
+            if not isinstance(value, Mapping):
+                raise PenniError(f"'{path}' is a section of a recipe, not a single value")
+            values[key] = _make(typing.cast(type[Any], wanted), value, path)
+        else:
+            values[key] = _checked(wanted, value, path)
+    return kind(**values)
+
+
+def _checked(wanted: Any, value: Any, path: str) -> Any:
+    options = typing.get_args(wanted) if isinstance(wanted, types.UnionType) else (wanted,)
+    for option in options:
+        plain = typing.get_origin(option) or option
+        if plain is float and isinstance(value, int) and not isinstance(value, bool):
+            return float(value)
+        if isinstance(value, plain) and not (isinstance(value, bool) and plain is not bool):
+            return value
+    kinds = " or ".join(getattr(typing.get_origin(option) or option, "__name__", str(option)) for option in options)
+    raise PenniError(f"'{path}' takes a value of kind {kinds}, not {value!r}")
+
+
+def _value(text: str) -> Any:
+    """A value as a user types it: JSON where it is JSON, otherwise a word."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        try:
+            return tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            return text
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{json.dumps(str(key))} = {_toml_value(entry)}" for key, entry in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(_toml_value(entry) for entry in value) + "]"
+    return json.dumps(value, ensure_ascii=False)
