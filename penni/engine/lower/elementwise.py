@@ -59,9 +59,18 @@ def _clamp(build: Builder, call: Call) -> View:
     low = call.number("min_val", -math.inf) if "min_val" in call.arguments else call.number("min", -math.inf)
     high = call.number("max_val", math.inf) if "max_val" in call.arguments else call.number("max", math.inf)
     names = {(0.0, 6.0): "relu6", (0.0, math.inf): "relu", (-math.inf, math.inf): "none"}
-    if (low, high) not in names:
-        raise Unsupported(f"it limits to {low} … {high}, and the engine has only 0 … 6 and 0 … ∞")
-    return activate(build, call.view("self"), {"activation": names[low, high]})
+    view = call.view("self")
+    if (low, high) in names:
+        return activate(build, view, {"activation": names[low, high]})
+    # Any other limits are those of ReLU or ReLU6, moved and stretched.
+    if math.isinf(high):
+        name, scale, origin = "relu", 1.0, low
+    elif math.isinf(low):
+        name, scale, origin = "relu", -1.0, high
+    else:
+        name, scale, origin = "relu6", 6.0 / (high - low), low
+    moved = _affine(build, call, view, scale, -origin * scale)
+    return _affine(build, call, activate(build, moved, {"activation": name}), 1 / scale, origin)
 
 
 def _add(build: Builder, call: Call) -> View:

@@ -21,6 +21,7 @@ from penni.engine.lower.views import View
 from penni.engine.program import Program
 from penni.errors import PenniError, UnknownOperatorError
 
+
 def lower(model: nn.Module, example_input: Tensor) -> Program:
     """The program of `model` for images of the size of `example_input` (N, …), in eval mode."""
     exported = capture(model, example_input)
@@ -193,4 +194,3 @@ def _flat(values: Any) -> list[Any]:
     for value in values:
         result += _flat(value) if isinstance(value, (list, tuple)) else [value]
     return result
-
