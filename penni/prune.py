@@ -40,7 +40,8 @@ def prune(
         raise PenniError("nothing to prune: the model has no decomposed layers; call penni.decompose first")
     result = copy.deepcopy(model)
     if density is not None:
-        prune_to(result, Aim(density=density), 1.0, scope=scope)
+        counts = count(model, example_input) if example_input is not None else None
+        prune_to(result, Aim(density=density, counts=counts), 1.0, scope=scope)
     else:
         prune_by_deviation(result, 1.0 if threshold is None else threshold)
     if example_input is not None:
@@ -127,7 +128,8 @@ def cost_of(masks: Mapping[str, Tensor], counts: Counts) -> tuple[int, int]:
 def prune_to(model: nn.Module, aim: Aim, progress: float, *, scope: str = "global") -> None:
     """In place: zero the lowest-scored coefficients until `progress` (0…1) of the way to `aim` is reached."""
     layers = basis_layers(model)
-    ranked = scores(layers, scope)
+    positions = {layer.name: layer.positions for layer in aim.counts.layers} if aim.counts else None
+    ranked = scores(layers, scope, positions)
     flat = torch.cat([score.flatten() for score in ranked.values()])
     ordered = flat.sort().values
     # The fewest coefficients to take that meet the aim: the costs only fall as more are taken.
@@ -146,12 +148,15 @@ def prune_to(model: nn.Module, aim: Aim, progress: float, *, scope: str = "globa
         _apply(name, layer, (ranked[name] >= cut) & (ranked[name] > 0), layer.coefficients.abs())
 
 
-def scores(layers: Mapping[str, BasisConv2d], scope: str) -> dict[str, Tensor]:
+def scores(
+    layers: Mapping[str, BasisConv2d], scope: str, positions: Mapping[str, int] | None = None
+) -> dict[str, Tensor]:
     """How much each coefficient matters, comparable over all layers; a coefficient that is zero scores zero.
 
     `layer`: its rank within its layer, so every layer keeps the same share. `global`: its size (times its
     basis kernel's norm) over the layer's root mean square. `lamp`: its square over the squares of all in its
-    layer that are at least as large (Lee et al. 2021), which protects layers with few coefficients.
+    layer that are at least as large (Lee et al. 2021), which protects layers with few coefficients. `balanced`: lamp over the
+    square root of the layer's output positions, a middle between ranking for parameters and ranking for MACs.
     """
     if scope not in SCOPES:
         raise PenniError(f"there is no scope '{scope}': {nearest(scope, SCOPES)}")
@@ -164,10 +169,14 @@ def scores(layers: Mapping[str, BasisConv2d], scope: str) -> dict[str, Tensor]:
             continue
         order = size.flatten().argsort()
         values = size.flatten()[order]
-        if scope == "lamp":
+        if scope in ("lamp", "balanced"):
             squares = values.double().square()
             rest = squares.flip(0).cumsum(0).flip(0).clamp_min(1e-300)
             ranked = squares / rest
+            if scope == "balanced":
+                if positions is None:
+                    raise PenniError("scope 'balanced' weighs layers by their output positions: give an example_input")
+                ranked = ranked / positions[name] ** 0.5
         else:
             ranked = torch.arange(1, len(values) + 1, dtype=torch.float64) / len(values)
         score = torch.empty_like(ranked)
@@ -176,7 +185,7 @@ def scores(layers: Mapping[str, BasisConv2d], scope: str) -> dict[str, Tensor]:
     return result
 
 
-SCOPES = ("layer", "global", "lamp")
+SCOPES = ("layer", "global", "lamp", "balanced")
 
 
 def density(model: nn.Module) -> float:

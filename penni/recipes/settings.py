@@ -8,7 +8,7 @@ from penni.errors import PenniError, nearest
 
 _SCHEDULES = ("step", "cosine", "one-cycle", "constant")
 _RAMPS = ("constant", "linear", "cubic")
-_SCOPES = ("layer", "global", "lamp")
+_SCOPES = ("layer", "global", "lamp", "balanced")
 
 
 @dataclass(frozen=True)
