@@ -155,7 +155,8 @@ def scores(
 
     `layer`: its rank within its layer, so every layer keeps the same share. `global`: its size (times its
     basis kernel's norm) over the layer's root mean square. `lamp`: its square over the squares of all in its
-    layer that are at least as large (Lee et al. 2021), which protects layers with few coefficients. `balanced`: lamp over the
+    layer that are at least as large (Lee et al. 2021), which protects layers with few coefficients.
+    `balanced`: lamp over the
     square root of the layer's output positions, a middle between ranking for parameters and ranking for MACs.
     """
     if scope not in SCOPES:
