@@ -1,0 +1,168 @@
+// The checks of a convolution step: geometry, blocks, entries, and how much scratch it needs.
+#include <algorithm>
+#include <limits>
+
+#include "plan.h"
+
+namespace penni {
+namespace {
+
+constexpr size_t kAttributes = 16;
+constexpr size_t kTensors = 7;
+constexpr int64_t kMostTile = 512;
+constexpr int64_t kMostScratch = int64_t{1} << 28;
+
+void read_geometry(Step& step, int64_t at, const Shape& in, const Shape& out) {
+    Convolution& c = step.conv;
+    int64_t* const fields[] = {&c.kernel_h, &c.kernel_w, &c.stride_h,   &c.stride_w,  &c.top,
+                               &c.left,     &c.bottom,   &c.right,      &c.dilation_h, &c.dilation_w};
+    for (size_t i = 0; i < 10; ++i) {
+        const bool padding = i >= 4 && i < 8;
+        const int64_t value = step.attributes[i];
+        if (value < (padding ? 0 : 1) || value > 4096) refuse(at, "has an impossible kernel, stride or padding");
+        *fields[i] = value;
+    }
+    const int64_t reach_h = (c.kernel_h - 1) * c.dilation_h + 1, reach_w = (c.kernel_w - 1) * c.dilation_w + 1;
+    const int64_t space_h = in.height + c.top + c.bottom - reach_h, space_w = in.width + c.left + c.right - reach_w;
+    if (space_h < 0 || space_w < 0 || out.height != space_h / c.stride_h + 1 || out.width != space_w / c.stride_w + 1) {
+        refuse(at, "has an output that does not fit its input");
+    }
+    c.taps = c.kernel_h * c.kernel_w;
+    if (c.taps > 65536) refuse(at, "has an impossible kernel, stride or padding");
+}
+
+void read_blocks(Step& step, int64_t at) {
+    Convolution& c = step.conv;
+    const Tensor& tensor = step.tensors[3];
+    if (tensor.count % 4 || tensor.count == 0) refuse(at, "has a broken list of blocks");
+    const uint32_t* words = static_cast<const uint32_t*>(tensor.data);
+    int64_t starts = 0, weights = 0;
+    const bool padded = c.combine == Combine::kOutputs;
+    for (int64_t i = 0; i < tensor.count; i += 4) {
+        Block block{words[i], words[i + 1], words[i + 2], words[i + 3], true, true, starts, weights};
+        if (block.line_begin > block.line_end || block.line_end > c.line_count || block.row_begin >= block.row_end ||
+            block.row_end > c.rows) {
+            refuse(at, "has a block outside its lines or rows");
+        }
+        const uint32_t expected = c.blocks.empty() ? 0 : c.blocks.back().row_end;
+        if (!c.blocks.empty() && block.row_begin == c.blocks.back().row_begin && block.row_end == expected) {
+            block.first = false;
+            c.blocks.back().last = false;
+        } else if (block.row_begin != expected) {
+            refuse(at, "has blocks that leave out or repeat rows");
+        }
+        const int64_t rows = block.row_end - block.row_begin, lines = block.line_end - block.line_begin;
+        starts += rows + 1;
+        weights += (padded ? (rows + kPanelOutputs - 1) / kPanelOutputs * kPanelOutputs : rows) * lines;
+        c.most_lines = std::max(c.most_lines, lines);
+        c.blocks.push_back(block);
+    }
+    if (c.blocks.back().row_end != c.rows) refuse(at, "has blocks that leave out or repeat rows");
+    if (padded && c.blocks.size() != 1) refuse(at, "has more blocks than its kernel takes");
+    if (c.combine == Combine::kSparse) {
+        if (step.tensors[4].count != starts) refuse(at, "has a broken list of row starts");
+    } else if (step.tensors[6].count != weights) {
+        refuse(at, "has weights of another size than its rows");
+    }
+}
+
+void check_entries(Step& step, int64_t at) {
+    Convolution& c = step.conv;
+    const int64_t entries = step.tensors[6].count;
+    if (step.tensors[5].count != entries || entries > std::numeric_limits<uint32_t>::max()) {
+        refuse(at, "has as many indices as it should not");
+    }
+    for (const Block& block : c.blocks) {
+        const uint32_t lines = block.line_end - block.line_begin;
+        const uint32_t* start = c.row_start + block.row_start;
+        const int64_t rows = block.row_end - block.row_begin;
+        for (int64_t row = 0; row < rows; ++row) {
+            if (start[row] > start[row + 1]) refuse(at, "has row starts that go backwards");
+        }
+        if (start[rows] > entries) refuse(at, "has row starts beyond its entries");
+        uint16_t most = 0;
+        for (uint32_t i = start[0]; i < start[rows]; ++i) most = std::max(most, c.index[i]);
+        if (start[rows] > start[0] && most >= lines) refuse(at, "has an index outside its lines");
+    }
+}
+
+void check_lines(Step& step, int64_t at, const Shape& in) {
+    const Convolution& c = step.conv;
+    const int64_t each = c.basis_lines ? c.bases : c.taps;
+    if (in.channels > std::numeric_limits<uint32_t>::max() / each) refuse(at, "has too many lines");
+    const int64_t limit = in.channels * each;
+    for (int64_t i = 0; i < c.line_count; ++i) {
+        if (c.lines[i] >= limit) refuse(at, "has a line that reads outside its input");
+    }
+}
+
+}  // namespace
+
+void check_convolution(Step& step, int64_t at, const Plan& plan) {
+    if (step.attributes.size() != kAttributes || step.tensors.size() != kTensors) {
+        refuse(at, "has the wrong number of attributes or tensors");
+    }
+    if (step.inputs.size() > 2) refuse(at, "has too many inputs");
+    const Shape in = plan.values[step.inputs[0]].shape, out = plan.values[step.output].shape;
+    if (step.inputs.size() == 2) {
+        const Shape& residual = plan.values[step.inputs[1]].shape;
+        if (residual.channels != out.channels || residual.height != out.height || residual.width != out.width) {
+            refuse(at, "adds a residual of another shape");
+        }
+    }
+    read_geometry(step, at, in, out);
+    Convolution& c = step.conv;
+    const auto& a = step.attributes;
+    if (a[10] < 0 || a[10] >= kActivations) refuse(at, "has an unknown activation");
+    step.activation = static_cast<int32_t>(a[10]);
+    step.slope = attribute_float(step, 11);
+    if (a[12] < 0 || a[12] >= static_cast<int64_t>(Combine::kKinds)) refuse(at, "has an unknown kernel");
+    c.combine = static_cast<Combine>(a[12]);
+    c.basis_lines = a[13] != 0;
+    c.bases = a[14];
+    c.tile = a[15];
+    if (c.tile < 16 || c.tile > kMostTile || c.tile % 16) refuse(at, "has an impossible tile");
+    c.rows = out.channels;
+    c.bias = static_cast<const float*>(step.tensors[0].data);
+    c.basis = static_cast<const float*>(step.tensors[1].data);
+    c.lines = static_cast<const uint32_t*>(step.tensors[2].data);
+    c.line_count = step.tensors[2].count;
+    c.row_start = static_cast<const uint32_t*>(step.tensors[4].data);
+    c.index = static_cast<const uint16_t*>(step.tensors[5].data);
+    c.weight = static_cast<const float*>(step.tensors[6].data);
+    if (step.tensors[0].count != c.rows) refuse(at, "has a bias of another size than its output");
+    constexpr float infinity = std::numeric_limits<float>::infinity();
+    c.low = step.activation == kRelu || step.activation == kRelu6 ? 0.0f : -infinity;
+    c.high = step.activation == kRelu6 ? 6.0f : infinity;
+    c.separate_activation = step.activation > kRelu6;
+    // Column-shifted copies of the rows a tile spans: see spread in run_convolution.cpp.
+    const int64_t rows_spanned = std::min(out.height, (c.tile + out.width - 2) / out.width + 1);
+    const int64_t phases = std::min(c.stride_h, c.kernel_h);
+    const int64_t halo = (c.kernel_h - 1) * c.dilation_h / c.stride_h;
+    if (c.combine == Combine::kDepthwise) {
+        if (out.channels % in.channels) refuse(at, "has outputs that do not divide among its inputs");
+        c.multiplier = out.channels / in.channels;
+        if (step.tensors[6].count != c.rows * c.taps) refuse(at, "has weights of another size than its rows");
+        c.bases = c.multiplier;
+    } else {
+        if (c.basis_lines && (c.bases < 1 || c.bases > 65536 || step.tensors[1].count != c.bases * c.taps)) {
+            refuse(at, "has basis kernels of another size than its kernel");
+        }
+        if (c.combine == Combine::kOutputs && c.basis_lines) refuse(at, "has a kernel that does not go with its lines");
+        check_lines(step, at, in);
+        read_blocks(step, at);
+        if (c.combine == Combine::kSparse) check_entries(step, at);
+        if (c.most_lines * c.tile > kMostScratch || c.rows > kMostScratch / c.tile) refuse(at, "needs too much scratch");
+        c.scratch_lines = c.most_lines * c.tile + 64;
+        c.scratch_partial = c.rows * c.tile + 64;
+    }
+    if (c.basis_lines || c.combine == Combine::kDepthwise) {
+        const double copies = static_cast<double>(c.kernel_w) * static_cast<double>(phases);
+        const double plane = copies * static_cast<double>(rows_spanned + halo) * static_cast<double>(out.width);
+        if (plane > kMostScratch || c.taps * c.tile > kMostScratch) refuse(at, "needs too much scratch");
+        c.scratch_plane = (std::max(static_cast<int64_t>(plane), c.taps * c.tile) + 80) / 16 * 16;
+        c.scratch_plane *= 4;
+    }
+}
+
+}  // namespace penni

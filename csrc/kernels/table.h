@@ -1,0 +1,136 @@
+// What every kernel set offers: plain structs of arguments and one table of functions per instruction set.
+//
+// This header is included by units that are compiled for different instruction sets, so it defines
+// no inline function: the linker might keep the copy that this machine cannot run.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+namespace penni {
+
+enum Activation : int32_t {
+    kNone = 0,
+    kRelu,
+    kRelu6,
+    kLeaky,
+    kSilu,
+    kHardswish,
+    kHardsigmoid,
+    kSigmoid,
+    kGelu,
+    kTanh,
+    kGeluTanh,
+    kElu,
+    kActivations
+};
+
+// Scratch rows ("lines") of `stride` floats each; a tile uses the first `positions` of every line.
+struct Lines {
+    const float* data;
+    int64_t stride;
+    int64_t positions;
+};
+
+// Where finished rows go. Row r of the tile is written at output + r * pitch.
+struct Finish {
+    bool first;             // start from the bias, not from `partial`
+    bool last;              // write the output, not `partial`
+    const float* bias;      // one per row, never null
+    float* partial;         // [rows][lines.stride]
+    float* output;
+    const float* residual;  // null, or laid out like `output`
+    int64_t pitch;
+    int64_t residual_pitch;
+    float low, high;        // the output is clamped to this range: ReLU, ReLU6 or nothing
+};
+
+struct SparseRows {
+    Lines lines;
+    Finish finish;
+    int64_t row_begin, row_end;
+    const uint32_t* row_start;  // entries of row r: row_start[r] up to row_start[r + 1]
+    const uint16_t* index;      // line of each entry
+    const float* coefficient;
+};
+
+struct DenseRows {
+    Lines lines;
+    Finish finish;
+    int64_t row_begin, row_end;  // row_begin is a multiple of kPanelRows, counted from `rows_from`
+    int64_t rows_from, rows_to;  // the rows of the block
+    int64_t count;               // lines summed over
+    const float* weight;         // panels of kPanelRows rows: [panel][line][row in panel], the last panel narrower
+};
+
+struct DenseOutputs {
+    Lines lines;                 // few positions, at most kFewPositions
+    Finish finish;               // first and last at once
+    int64_t row_begin, row_end;  // row_begin is a multiple of kPanelOutputs
+    int64_t rows;                // all of them
+    int64_t count;
+    const float* weight;  // panels of kPanelOutputs rows: [panel][line][row in panel], the last one padded with zeros
+};
+
+constexpr int64_t kPanelRows = 24;
+constexpr int64_t kPanelOutputs = 64;
+constexpr int64_t kFewPositions = 8;
+
+// Convolve one plane, given as column-shifted copies, with several small kernels.
+struct BasisLines {
+    const float* plane;
+    const int32_t* tap_offset;  // in floats, per tap
+    int64_t taps;
+    const float* const* kernels;  // `count` pointers to `taps` weights
+    int64_t count;
+    const float* start;  // null for zero, or one start value per kernel
+    float* lines;        // `count` lines
+    int64_t stride;
+    int64_t positions;
+    float low, high;
+    bool exact;  // write no more than `positions` floats of a line
+};
+
+// One row of an input plane, shifted and strided, written to `out`.
+struct CopyRow {
+    const float* row;  // null for a row of padding
+    int64_t width;     // of the row
+    int64_t first;     // column of the row that out[0] is; may be negative
+    int64_t step;
+    float* out;
+    int64_t count;
+};
+
+struct Pool {
+    const float* input;
+    float* output;
+    int64_t height, width, out_height, out_width;
+    int64_t kernel_h, kernel_w, stride_h, stride_w, top, left, dilation_h, dilation_w;
+    int64_t bottom, right;
+    int64_t divisor;  // 0: the cells counted
+    bool maximum, count_padding;
+};
+
+struct KernelTable {
+    const char* name;
+    int lanes;
+    void (*sparse_rows)(const SparseRows&);
+    void (*dense_rows)(const DenseRows&);
+    void (*dense_outputs)(const DenseOutputs&);
+    void (*basis_lines)(const BasisLines&);
+    void (*copy_rows)(const CopyRow*, int64_t);
+    void (*activate)(float*, int64_t, int32_t, float);
+    void (*pool)(const Pool&);
+    void (*add)(const float*, const float*, float*, int64_t);
+    void (*multiply)(const float*, const float*, float*, int64_t);
+    void (*scale_shift)(const float*, float, float, float*, int64_t);  // out = in * scale + shift
+    float (*sum)(const float*, int64_t);
+    void (*softmax)(const float*, float*, int64_t count, int64_t stride, int64_t columns);
+    void (*layer_norm)(const float*, float*, int64_t channels, int64_t positions, const float*, const float*, float);
+};
+
+const KernelTable* portable_kernels();
+const KernelTable* avx2_kernels();    // null where the compiler does not target it
+const KernelTable* avx512_kernels();
+const KernelTable* neon_kernels();
+
+}  // namespace penni

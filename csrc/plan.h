@@ -1,0 +1,111 @@
+// A plan: values, steps and their tensors, decoded from flat numbers and checked so that running it stays in bounds.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "kernels/table.h"
+
+namespace penni {
+
+// The order is the file format: append only.
+enum class Op : int64_t {
+    kConvolution = 0,
+    kPool,
+    kAdaptivePool,
+    kBinary,
+    kConcat,
+    kTakePlane,  // positions of a plane by a list, the same for every channel: slices, padding, nearest resizing
+    kGather,     // channels by a list
+    kTake,       // elements by a list
+    kReshape,
+    kActivation,
+    kAffine,
+    kLayerNorm,
+    kGroupNorm,
+    kSoftmax,
+    kBilinear,
+    kMean,
+    kTransposedConvolution,
+    kOps
+};
+
+enum class Combine : int64_t { kSparse = 0, kDense, kOutputs, kDepthwise, kKinds };
+
+struct Shape {
+    int64_t channels, height, width;
+    int64_t plane() const { return height * width; }
+    int64_t size() const { return channels * height * width; }
+};
+
+struct Value {
+    Shape shape;
+    int64_t buffer;  // values that share storage (reshape) share a buffer
+};
+
+struct Block {
+    uint32_t line_begin, line_end, row_begin, row_end;
+    bool first, last;    // of the blocks that add to these rows
+    int64_t row_start;   // where this block's entries of `row_start` begin
+    int64_t weight;      // where this block's dense weights begin
+};
+
+struct Convolution {
+    int64_t kernel_h, kernel_w, stride_h, stride_w, top, left, bottom, right, dilation_h, dilation_w;
+    Combine combine;
+    bool basis_lines;  // lines are basis maps, not copies
+    int64_t bases, tile;
+    int64_t taps, rows, line_count, most_lines, multiplier;
+    const float* bias;
+    const float* basis;
+    const uint32_t* lines;
+    std::vector<Block> blocks;
+    const uint32_t* row_start;
+    const uint16_t* index;
+    const float* weight;
+    float low, high;
+    bool separate_activation;
+    int64_t scratch_lines, scratch_partial, scratch_plane;  // floats
+};
+
+struct Tensor {
+    const void* data;
+    int64_t count;
+};
+
+struct Step {
+    Op op;
+    std::vector<int64_t> inputs;
+    int64_t output;
+    std::vector<int64_t> attributes;
+    std::vector<Tensor> tensors;
+    int32_t activation = kNone;
+    float slope = 0.0f;
+    Convolution conv{};
+};
+
+struct Buffer {
+    int64_t size = 0;        // floats per image, rounded up to a cache line
+    int64_t offset = -1;     // in the arena, floats per image; -1 for an input
+    int64_t first = 0, last = 0;
+    int64_t input = -1;      // which input of the network it is
+};
+
+struct Plan {
+    std::vector<Value> values;
+    std::vector<Step> steps;
+    std::vector<int64_t> inputs, outputs;
+    std::vector<Buffer> buffers;
+    int64_t arena = 0;    // floats per image
+    int64_t scratch = 0;  // floats per thread
+};
+
+// Throws std::invalid_argument with one sentence if anything does not fit.
+Plan decode_plan(const int64_t* words, int64_t count, const uint8_t* weights, int64_t bytes);
+
+// Used by decode_plan: the checks of one convolution, and of every other step.
+void check_convolution(Step& step, int64_t position, const Plan& plan);
+void check_simple(Step& step, int64_t position, const Plan& plan);
+[[noreturn]] void refuse(int64_t position, const char* what);
+float attribute_float(const Step& step, size_t index);
+
+}  // namespace penni

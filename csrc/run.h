@@ -1,0 +1,30 @@
+// Running one step: what the executor hands over.
+#pragma once
+#include "kernels/table.h"
+#include "plan.h"
+#include "thread_pool.h"
+
+namespace penni {
+
+struct Running {
+    const Plan& plan;
+    const KernelTable& kernels;
+    ThreadPool* pool;  // null: work alone
+    int64_t batch;
+    float* const* values;   // start of every value, image 0
+    float* const* scratch;  // per worker
+
+    int threads() const { return pool ? pool->threads() : 1; }
+    void each(int64_t tasks, const Task& task) const {
+        if (pool) {
+            pool->run(tasks, task);
+        } else {
+            for (int64_t i = 0; i < tasks; ++i) task(i, 0);
+        }
+    }
+};
+
+void run_convolution(const Running& running, const Step& step);
+void run_simple(const Running& running, const Step& step);
+
+}  // namespace penni

@@ -1,0 +1,306 @@
+"""From a program's steps to what the native engine runs: which kernels can do a step, and its weights laid out for one.
+
+A convolution is made of *lines* and *rows*. A line holds one number per output position: the input seen through one
+kernel tap, or an input channel convolved with one basis kernel. A row is an output channel, a weighted sum of lines.
+Nothing here depends on the instruction set: a file packed on one machine runs on another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from penni.engine.layout_simple import activation_of, planes, prepare_simple
+from penni.engine.program import Array, Program, Shape, Sparse, Step
+
+Choice = Mapping[str, Any]
+
+PANEL_ROWS = 24
+PANEL_OUTPUTS = 64
+# What the lines of a block may take of a first-level cache of 32 KiB, in floats.
+BLOCK_FLOATS = 6144
+MOST_LINES = 65535
+
+_COMBINE = {"two_stage": 0, "direct": 0, "dense": 1, "outputs": 2, "depthwise": 3}
+
+
+# One step as the native engine takes it: op, inputs, output, attributes (JSON-able), and tensors (role to array).
+NativeStep = dict[str, Any]
+
+
+def prepare(program: Program, index: int, choice: Choice) -> NativeStep:
+    """Step `index` of the program laid out for the kernel that `choice` names."""
+    step = program.steps[index]
+    if step.op in ("conv", "linear"):
+        return _prepare_convolution(program, step, choice)
+    return prepare_simple(program, step)
+
+
+def candidates(program: Program, index: int, threads: int = 1) -> list[dict[str, Any]]:
+    """The kernels that can do step `index`, the one that should be fastest first; `cost` is in vector operations."""
+    step = program.steps[index]
+    if step.op not in ("conv", "linear"):
+        return [{"kernel": step.op, "cost": 0.0}]
+    layer = _Layer.of(program, step)
+    found: list[dict[str, Any]] = []
+    for tile in layer.tiles():
+        for kernel in layer.kernels():
+            found.append({"kernel": kernel, "tile": tile, "lines": max(16, BLOCK_FLOATS // tile)})
+            found[-1]["cost"] = layer.cost(kernel, tile)
+    found.sort(key=lambda choice: float(choice["cost"]))
+    return found
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """A convolution (or linear layer) with its sizes at hand."""
+
+    program: Program
+    step: Step
+    input: Shape
+    output: Shape
+    kernel: tuple[int, int]
+    groups: int
+    bases: int  # 0: not decomposed
+    nonzero: int
+
+    @classmethod
+    def of(cls, program: Program, step: Step) -> _Layer:
+        shapes = planes(program.shapes[step.inputs[0]]), planes(program.shapes[step.output])
+        if "basis" in step.tensors:
+            basis, coefficients = program.tensor(step, "basis"), program.tensor(step, "coefficients")
+            assert basis is not None
+            assert coefficients is not None
+            kernel = (int(basis.shape[1]), int(basis.shape[2]))
+            return cls(
+                program,
+                step,
+                *shapes,
+                kernel,
+                int(step.attributes["groups"]),
+                int(basis.shape[0]),
+                _count(coefficients),
+            )
+        weight = program.tensor(step, "weight")
+        assert weight is not None
+        kernel = (1, 1) if step.op == "linear" else (int(weight.shape[2]), int(weight.shape[3]))
+        groups = 1 if step.op == "linear" else int(step.attributes["groups"])
+        return cls(program, step, *shapes, kernel, groups, 0, _count(weight))
+
+    @property
+    def plane(self) -> int:
+        return self.output[1] * self.output[2]
+
+    @property
+    def taps(self) -> int:
+        return self.kernel[0] * self.kernel[1]
+
+    @property
+    def is_depthwise(self) -> bool:
+        return self.groups == self.input[0] and self.input[0] > 1
+
+    @property
+    def weights(self) -> int:
+        """As many as a dense kernel of this layer has."""
+        return self.output[0] * self.input[0] // self.groups * self.taps
+
+    def kernels(self) -> list[str]:
+        if self.is_depthwise:
+            return ["depthwise"]
+        if self.bases and self.taps > 1:
+            return ["two_stage", "dense"]
+        found = ["dense"] if self.nonzero * 4 > self.weights else []
+        found += ["direct"] if self.nonzero * 4 < self.weights * 3 else []
+        if self.groups == 1 and self.plane <= 16:
+            found.append("outputs")
+        return found
+
+    def tiles(self) -> list[int]:
+        widest = -(-self.plane // 16) * 16
+        return sorted({min(tile, max(64, widest)) for tile in (64, 128)}) if self.plane > 64 else [64]
+
+    def cost(self, kernel: str, tile: int) -> float:
+        """Vector operations of one image, weighed by what was measured (docs/engine-notes.md)."""
+        vectors = -(-self.plane // 16)
+        copies = self.input[0] * self.taps * 2.0 * vectors if self.taps > 1 else self.input[0] * 1.5 * vectors
+        if kernel == "depthwise":
+            return self.weights * 2.0 * vectors
+        if kernel == "two_stage":
+            first = self.input[0] * self.bases * self.taps
+            return (first * 1.3 + self.nonzero * 1.5) * vectors
+        if kernel == "direct":
+            return self.nonzero * 1.6 * vectors + copies
+        if kernel == "outputs":
+            return self.weights * (0.5 + self.plane / 14.0) + copies
+        # Below four vectors a dense tile is bound by loading its weights.
+        return self.weights * max(1.1 * vectors, 2.0) + copies
+
+
+def _count(tensor: Array | Sparse) -> int:
+    return int(tensor.values.size) if isinstance(tensor, Sparse) else int(np.count_nonzero(tensor))
+
+
+def _prepare_convolution(program: Program, step: Step, choice: Choice) -> NativeStep:
+    layer = _Layer.of(program, step)
+    kernel = str(choice["kernel"])
+    bias = program.dense(step, "bias")
+    tensors = {
+        "bias": np.zeros(layer.output[0], np.float32) if bias is None else bias,
+        "basis": np.zeros(0, np.float32),
+        "lines": np.zeros(0, np.uint32),
+        "blocks": np.zeros(0, np.uint32),
+        "row_start": np.zeros(0, np.uint32),
+        "index": np.zeros(0, np.uint16),
+        "weight": np.zeros(0, np.float32),
+    }
+    if kernel == "two_stage":
+        basis = program.dense(step, "basis")
+        assert basis is not None
+        tensors["basis"] = basis.reshape(-1)
+        tensors |= _sparse(layer, *_entries(layer, program.tensor(step, "coefficients")), layer.bases, choice)
+    elif kernel == "direct":
+        tensors |= _sparse(layer, *_entries(layer, _weights(layer)), layer.taps, choice)
+    elif kernel == "depthwise":
+        tensors["weight"] = _dense_weights(layer).reshape(-1)
+    else:
+        tensors |= _dense(layer, choice)
+    top, bottom, left, right = step.attributes.get("padding", (0, 0, 0, 0))
+    activation, slope = activation_of(step)
+    attributes = {
+        "kernel": list(layer.kernel),
+        "stride": list(step.attributes.get("stride", (1, 1))),
+        "padding": [top, left, bottom, right],
+        "dilation": list(step.attributes.get("dilation", (1, 1))),
+        "activation": activation,
+        "slope": slope,
+        "combine": _COMBINE[kernel],
+        "basis_lines": int(kernel == "two_stage"),
+        "bases": max(1, layer.bases),
+        "tile": int(choice["tile"]),
+    }
+    return {
+        "op": "conv",
+        "inputs": list(step.inputs),
+        "output": step.output,
+        "attributes": attributes,
+        "tensors": tensors,
+    }
+
+
+def _weights(layer: _Layer) -> Array | Sparse:
+    """The layer's kernels, (O, I/groups, taps) once flat; written out if they are decomposed."""
+    weight = layer.program.tensor(layer.step, "weight")
+    if weight is not None:
+        return weight
+    basis, coefficients = (layer.program.dense(layer.step, role) for role in ("basis", "coefficients"))
+    assert basis is not None
+    assert coefficients is not None
+    return np.asarray(np.einsum("oib,bt->oit", coefficients, basis.reshape(len(basis), -1)), np.float32)
+
+
+def _dense_weights(layer: _Layer) -> Array:
+    weight = _weights(layer)
+    return weight.dense() if isinstance(weight, Sparse) else weight
+
+
+def _entries(layer: _Layer, tensor: Array | Sparse | None) -> tuple[Array, Array, Array]:
+    """Row, line and value of every non-zero; a line is numbered channel by channel over the whole input."""
+    assert tensor is not None
+    sparse = tensor if isinstance(tensor, Sparse) else Sparse.of(tensor)
+    rows, per_row = layer.output[0], int(np.prod(sparse.shape, dtype=np.int64)) // layer.output[0]
+    row, line = np.divmod(sparse.positions.astype(np.int64), per_row)
+    group = row // (rows // layer.groups)
+    return row, line + group * per_row, sparse.values
+
+
+def _sparse(layer: _Layer, row: Array, line: Array, value: Array, each: int, choice: Choice) -> dict[str, Array]:
+    """Rows of non-zeros, in blocks of lines; only lines that something reads are made. `each`: lines per channel."""
+    lines = np.unique(line)
+    rows, channels = layer.output[0] // layer.groups, layer.input[0] // layer.groups
+    blocks: list[tuple[int, int, int, int]] = []
+    for group in range(layer.groups):
+        begin, end = np.searchsorted(lines, [group * channels * each, (group + 1) * channels * each])
+        # A block ends where a channel does, so that no channel is prepared twice.
+        ends = _block_ends(lines[begin:end] // each, min(int(choice["lines"]), MOST_LINES))
+        starts = [0, *ends[:-1]]
+        for first, last in zip(starts, ends, strict=True):
+            blocks.append((int(begin) + first, int(begin) + last, group * rows, (group + 1) * rows))
+    table = np.asarray(blocks, np.int64)
+    position = np.searchsorted(lines, line)
+    # A line belongs to the last block that begins at or before it; empty blocks begin where the next one does.
+    block = np.searchsorted(table[:, 0], position, side="right") - 1
+    order = np.lexsort((position, row, block))
+    start = np.concatenate([[0], np.cumsum(table[:, 3] - table[:, 2] + 1)])
+    counts = np.zeros(int(start[-1]), np.int64)
+    # Entry r + 1 of a block counts row r, so that the running sum gives where each row begins.
+    np.add.at(counts, start[block] + row - table[block, 2] + 1, 1)
+    return {
+        "lines": lines.astype(np.uint32),
+        "blocks": table.astype(np.uint32).reshape(-1),
+        "row_start": np.cumsum(counts).astype(np.uint32),
+        "index": (position - table[block, 0])[order].astype(np.uint16),
+        "weight": np.ascontiguousarray(value[order], np.float32),
+    }
+
+
+def _block_ends(channels: Array, most: int) -> list[int]:
+    """Where to cut lines, given the channel of each, so that a piece has at most `most` (or one channel)."""
+    if not len(channels):
+        return [0]
+    cuts = np.append(np.flatnonzero(np.diff(channels)) + 1, len(channels))
+    ends: list[int] = []
+    begin = 0
+    # Equal pieces rather than full ones and a rest.
+    pieces = -(-len(channels) // most)
+    target = -(-len(channels) // pieces)
+    for previous, cut in zip([0, *cuts[:-1].tolist()], cuts.tolist(), strict=True):
+        if cut - begin > max(target, 1) and previous > begin:
+            ends.append(previous)
+            begin = previous
+    return [*ends, len(channels)]
+
+
+def _dense(layer: _Layer, choice: Choice) -> dict[str, Array]:
+    """Dense rows, packed so that a kernel reads its weights one after another."""
+    rows, per_row = layer.output[0] // layer.groups, layer.input[0] // layer.groups * layer.taps
+    weight = _dense_weights(layer).reshape(layer.groups, rows, per_row)
+    pack: Callable[[Array], Array] = _panels
+    most = min(int(choice["lines"]), per_row)
+    if choice["kernel"] == "outputs":
+        pack, most = _padded_panels, per_row
+    blocks: list[tuple[int, int, int, int]] = []
+    parts: list[Array] = []
+    for group in range(layer.groups):
+        pieces = -(-per_row // most)
+        for piece in range(pieces):
+            first, last = per_row * piece // pieces, per_row * (piece + 1) // pieces
+            blocks.append((group * per_row + first, group * per_row + last, group * rows, (group + 1) * rows))
+            parts.append(pack(weight[group, :, first:last]))
+    return {
+        "lines": np.arange(layer.input[0] * layer.taps, dtype=np.uint32),
+        "blocks": np.asarray(blocks, np.uint32).reshape(-1),
+        "weight": np.concatenate(parts).astype(np.float32, copy=False),
+    }
+
+
+def _panels(weight: Array) -> Array:
+    return np.concatenate([weight[row : row + PANEL_ROWS].T.reshape(-1) for row in range(0, len(weight), PANEL_ROWS)])
+
+
+def _padded_panels(weight: Array) -> Array:
+    padded = np.zeros((-(-len(weight) // PANEL_OUTPUTS) * PANEL_OUTPUTS, weight.shape[1]), np.float32)
+    padded[: len(weight)] = weight
+    return padded.reshape(-1, PANEL_OUTPUTS, weight.shape[1]).transpose(0, 2, 1).reshape(-1)
+
+
+def default_plan(program: Program, threads: int = 1) -> list[dict[str, Any]]:
+    """The first candidate of every step."""
+    return [candidates(program, index, threads)[0] for index in range(len(program.steps))]
+
+
+def prepare_all(program: Program, plan: Sequence[Choice]) -> list[NativeStep]:
+    """Every step of the program, laid out for its choice."""
+    return [prepare(program, index, choice) for index, choice in enumerate(plan)]
