@@ -27,21 +27,26 @@ MOST_LINES = 65535
 _COMBINE = {"two_stage": 0, "direct": 0, "dense": 1, "outputs": 2, "depthwise": 3}
 
 
-# One step as the native engine takes it: op, inputs, output, attributes (JSON-able), and tensors (role to array).
-NativeStep = dict[str, Any]
+@dataclass(frozen=True)
+class NativeStep:
+    """One step as the native engine takes it; attributes are plain numbers and lists, tensors kernel-ready arrays."""
+
+    op: str
+    inputs: tuple[int, ...]
+    output: int
+    attributes: Mapping[str, Any]
+    tensors: Mapping[str, Array]
 
 
-def prepare(program: Program, index: int, choice: Choice) -> NativeStep:
-    """Step `index` of the program laid out for the kernel that `choice` names."""
-    step = program.steps[index]
+def prepare(program: Program, step: Step, choice: Choice) -> NativeStep:
+    """`step` laid out for the kernel that `choice` names."""
     if step.op in ("conv", "linear"):
         return _prepare_convolution(program, step, choice)
-    return prepare_simple(program, step)
+    return NativeStep(*prepare_simple(program, step))
 
 
-def candidates(program: Program, index: int, threads: int = 1) -> list[dict[str, Any]]:
-    """The kernels that can do step `index`, the one that should be fastest first; `cost` is in vector operations."""
-    step = program.steps[index]
+def candidates(program: Program, step: Step, threads: int = 1) -> list[dict[str, Any]]:
+    """The kernels that can do `step`, the one that should be fastest first; `cost` is in vector operations, roughly."""
     if step.op not in ("conv", "linear"):
         return [{"kernel": step.op, "cost": 0.0}]
     layer = _Layer.of(program, step)
@@ -181,13 +186,7 @@ def _prepare_convolution(program: Program, step: Step, choice: Choice) -> Native
         "bases": max(1, layer.bases),
         "tile": int(choice["tile"]),
     }
-    return {
-        "op": "conv",
-        "inputs": list(step.inputs),
-        "output": step.output,
-        "attributes": attributes,
-        "tensors": tensors,
-    }
+    return NativeStep("conv", step.inputs, step.output, attributes, tensors)
 
 
 def _weights(layer: _Layer) -> Array | Sparse:
@@ -298,9 +297,9 @@ def _padded_panels(weight: Array) -> Array:
 
 def default_plan(program: Program, threads: int = 1) -> list[dict[str, Any]]:
     """The first candidate of every step."""
-    return [candidates(program, index, threads)[0] for index in range(len(program.steps))]
+    return [candidates(program, step, threads)[0] for step in program.steps]
 
 
 def prepare_all(program: Program, plan: Sequence[Choice]) -> list[NativeStep]:
     """Every step of the program, laid out for its choice."""
-    return [prepare(program, index, choice) for index, choice in enumerate(plan)]
+    return [prepare(program, step, choice) for step, choice in zip(program.steps, plan, strict=True)]

@@ -40,7 +40,7 @@ def activation_of(step: Step) -> tuple[int, float]:
     return _ACTIVATIONS[step.activation], float(step.attributes.get("slope", default))
 
 
-def prepare_simple(program: Program, step: Step) -> dict[str, Any]:
+def prepare_simple(program: Program, step: Step) -> tuple[str, tuple[int, ...], int, dict[str, Any], dict[str, Array]]:
     """The native step: operator, inputs, output, attributes and tensors."""
     inputs = [planes(program.shapes[value]) for value in step.inputs]
     output = planes(program.shapes[step.output])
@@ -48,13 +48,7 @@ def prepare_simple(program: Program, step: Step) -> dict[str, Any]:
     if operator is None:
         raise PenniError(f"the native engine has no operator '{step.op}' (at '{step.module}')")
     name, attributes, tensors = operator(_Context(program, step), inputs, output)
-    return {
-        "op": name,
-        "inputs": list(step.inputs),
-        "output": step.output,
-        "attributes": attributes,
-        "tensors": tensors,
-    }
+    return name, step.inputs, step.output, attributes, tensors
 
 
 class _Context:

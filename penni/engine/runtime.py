@@ -170,13 +170,21 @@ def collect(steps: Iterable[NativeStep]) -> tuple[list[dict[str, Any]], Array]:
     size = 0
     for step in steps:
         places = {}
-        for role, array in step["tensors"].items():
-            flat = np.ascontiguousarray(array, tensor_type(step["op"], role)).reshape(-1)
+        for role, array in step.tensors.items():
+            flat = np.ascontiguousarray(array, tensor_type(step.op, role)).reshape(-1)
             padding = -size % ALIGNMENT
             parts += [np.zeros(padding, np.uint8), flat.view(np.uint8)]
             places[role] = {"offset": size + padding, "count": int(flat.size)}
             size += padding + flat.nbytes
-        described.append({**step, "tensors": places})
+        described.append(
+            {
+                "op": step.op,
+                "inputs": list(step.inputs),
+                "output": step.output,
+                "attributes": dict(step.attributes),
+                "tensors": places,
+            }
+        )
     block = _aligned(size)
     if parts:
         np.concatenate(parts, out=block)
