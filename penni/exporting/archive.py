@@ -1,0 +1,145 @@
+"""Write a network as ONNX or as a `torch.export` archive, with its provenance, and only after it was checked."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from penni._version import __version__
+from penni.checkpoint import writing
+from penni.errors import PenniError, nearest
+from penni.exporting.check import Agreement, archive_runner, compare, onnxruntime_runner
+from penni.exporting.forms import in_form
+
+FORMATS = ("onnx", "pt2")
+
+# Networks are exported with, and checked on, batches of these sizes: two that differ, and one alone.
+_BATCHES = (2, 1, 3)
+
+
+def export(
+    model: nn.Module,
+    file: str | Path,
+    example_input: Tensor,
+    *,
+    format: str = "onnx",
+    form: str = "dense",
+    opset: int | None = None,
+    batch: int | None = None,
+    provenance: Mapping[str, Any] | None = None,
+) -> Agreement:
+    """Write `model` to `file`, run the file and compare it with `model`; nothing is written if they differ.
+
+    `form` is `dense` (every decomposed layer as the one convolution it equals) or `two-stage` (depthwise, then 1×1).
+    The batch is dynamic unless `batch` fixes it. `provenance` is kept in the file's metadata, as text.
+    """
+    file = Path(file)
+    if format not in FORMATS:
+        raise PenniError(f"there is no format '{format}': {nearest(format, FORMATS)}")
+    if opset is not None and format != "onnx":
+        raise PenniError("an opset is a matter of ONNX; leave it out for pt2")
+    written = in_form(model, form).cpu().float()
+    reference = in_form(model, "dense").cpu().float()
+    shape = example_input.shape[1:]
+    sizes = (batch,) if batch else _BATCHES
+    generator = torch.Generator().manual_seed(0)
+    examples = [torch.randn(size, *shape, generator=generator) for size in sizes]
+    about = {"penni": __version__, "torch": torch.__version__, "form": form, **(provenance or {})}
+    text = {key: value if isinstance(value, str) else json.dumps(value) for key, value in about.items()}
+    with writing(file):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{file.name}.", dir=file.parent) as folder:
+            # The suffix matters: torch.export refuses another.
+            temporary = Path(folder) / f"model.{format}"
+            if format == "onnx":
+                _write_onnx(written, temporary, examples[0], opset, batch is None, text)
+                agreement = compare(reference, onnxruntime_runner(temporary), "onnxruntime", examples, file)
+            else:
+                _write_archive(written, temporary, examples[0], batch is None, text)
+                agreement = compare(reference, archive_runner(temporary), "torch.export", examples, file)
+            temporary.replace(file)
+    return agreement
+
+
+def _write_onnx(
+    model: nn.Module, file: Path, example: Tensor, opset: int | None, dynamic: bool, about: dict[str, str]
+) -> None:
+    try:
+        import onnx  # noqa: F401
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise PenniError("writing ONNX needs onnx and onnxscript: pip install 'penni[export]'") from error
+    with _quietly(), _explaining():
+        program = torch.onnx.export(
+            model,
+            (example,),
+            dynamo=True,
+            opset_version=opset,
+            dynamic_shapes=({0: "batch"},) if dynamic else None,
+            input_names=["images"],
+            verbose=False,
+            external_data=False,
+        )
+        assert program is not None
+        for position, output in enumerate(program.model.graph.outputs):
+            output.name = "logits" if len(program.model.graph.outputs) == 1 else f"output{position}"
+        program.model.producer_name = "penni"
+        program.model.producer_version = __version__
+        # File names and line numbers of this machine's Python are of no use elsewhere.
+        for node in program.model.graph:
+            node.metadata_props.clear()
+        program.model.metadata_props.update(about)
+        program.save(file, external_data=False)
+
+
+def _write_archive(model: nn.Module, file: Path, example: Tensor, dynamic: bool, about: dict[str, str]) -> None:
+    with _quietly(), _explaining():
+        shapes = ({0: torch.export.Dim("batch", min=1)},) if dynamic else None
+        program = torch.export.export(model, (example,), dynamic_shapes=shapes)
+        # The file carries neither the example nor where the code stood.
+        program._example_inputs = None
+        for node in program.graph.nodes:
+            node.meta.pop("stack_trace", None)
+        torch.export.save(program, file, extra_files={"penni.json": json.dumps(about, indent=1)})
+
+
+@contextlib.contextmanager
+def _explaining() -> Iterator[None]:
+    """What torch raises when a network's code cannot be traced, as a sentence."""
+    try:
+        yield
+    except PenniError:
+        raise
+    except Exception as error:  # torch.export raises a dozen kinds, and user code any
+        cause = error.__cause__ or error
+        lines = [line.strip(" -\t") for line in str(cause).splitlines() if line.strip()]
+        reason = (lines or [type(cause).__name__])[0].rstrip(":")
+        text = str(cause)
+        on_batch = "user-specified ranges" in text or "ConstraintViolation" in text or "specialized" in text
+        hint = "; its code depends on the batch's size, so fix that with --batch 1" if on_batch else ""
+        raise PenniError(f"torch.export cannot trace this model: {reason[:300]}{hint}") from error
+
+
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    """The exporter's chatter is about its own insides."""
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir", "torch.export")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
