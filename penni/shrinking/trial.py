@@ -1,0 +1,139 @@
+"""Run the narrowed model beside the one given, and find the first layer where they part."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.utils import _pytree as pytree
+
+from penni.measure.count import evaluating
+from penni.shrinking.analysis import Analysis
+from penni.shrinking.capture import Graph, Inputs
+from penni.shrinking.cells import Value
+from penni.shrinking.constraints import Removal
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Where the narrowed model goes wrong: the layer, its node if it is known, and what was seen."""
+
+    layer: str
+    node: fx.Node | None
+    verified: frozenset[fx.Node]
+    what: str
+
+
+class _WrongShapeError(Exception):
+    """A layer's output has the wrong shape: no need to go on."""
+
+
+def leaf_calls(analysis: Analysis) -> dict[str, list[fx.Node]]:
+    """For each module without children the node of its output, call by call."""
+    last: dict[str, dict[str, fx.Node]] = {}
+    for node in analysis.graph.nodes:
+        if node.op != "call_function" or not isinstance(analysis.values.get(node), Value):
+            continue
+        path = Graph.path(node)
+        if path and next(analysis.model.get_submodule(path).children(), None) is None:
+            last.setdefault(path, {})[Graph.call(node)] = node
+    return {path: list(calls.values()) for path, calls in last.items()}
+
+
+def try_shapes(narrow: nn.Module, analysis: Analysis, removal: Removal, inputs: Inputs) -> Failure | None:
+    """Run `narrow` and compare every layer's output shape with what it should be."""
+    order = {node: position for position, node in enumerate(analysis.graph.nodes)}
+    calls = leaf_calls(analysis)
+    counts = dict.fromkeys(calls, 0)
+    verified: list[fx.Node] = []
+    wrong: list[tuple[str, fx.Node, str]] = []
+
+    def watch(path: str) -> Callable[..., None]:
+        def check(module: nn.Module, arguments: Any, output: Any) -> None:
+            nodes = calls[path]
+            node = nodes[counts[path] % len(nodes)]
+            counts[path] += 1
+            expected = removal.shape(analysis.values[node])
+            if isinstance(output, Tensor) and tuple(output.shape) != expected:
+                wrong.append((path, node, f"its output is {tuple(output.shape)} instead of {expected}"))
+                raise _WrongShapeError
+            verified.append(node)
+
+        return check
+
+    handles = [narrow.get_submodule(path).register_forward_hook(watch(path)) for path in calls]
+    try:
+        with evaluating(narrow), torch.no_grad():
+            narrow(*inputs)
+        return None
+    except _WrongShapeError:
+        path, node, what = wrong[0]
+        return Failure(path, node, frozenset(verified), what)
+    except Exception as error:  # whatever the model's code raises on tensors of other sizes
+        reached = max((order[node] for node in verified), default=-1)
+        everything = sorted((node for nodes in calls.values() for node in nodes), key=order.__getitem__)
+        following = next((node for node in everything if order[node] > reached and node not in verified), None)
+        layer = Graph.path(following) if following is not None else ""
+        first = (str(error).strip() or type(error).__name__).splitlines()[0]
+        return Failure(layer, following, frozenset(verified), first)
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def suspects(analysis: Analysis, failure: Failure) -> set[fx.Node]:
+    """The nodes between the layers that were right and the one that was not."""
+    order = {node: position for position, node in enumerate(analysis.graph.nodes)}
+    reached = max((order[node] for node in failure.verified), default=-1)
+    end = order[failure.node] if failure.node is not None else len(order) - 1
+    stack = [node for node, position in order.items() if reached < position <= end]
+    if failure.node is not None and end <= reached:
+        stack.append(failure.node)
+    found: set[fx.Node] = set()
+    while stack:
+        node = stack.pop()
+        if node in found or node in failure.verified:
+            continue
+        found.add(node)
+        stack.extend(node.all_input_nodes)
+    return found
+
+
+def outputs_of(model: nn.Module, inputs: Inputs) -> list[Tensor]:
+    """All tensors that `model` answers with in eval mode."""
+    with evaluating(model), torch.no_grad():
+        return [leaf for leaf in pytree.tree_leaves(model(*inputs)) if isinstance(leaf, Tensor)]
+
+
+def in_double(model: nn.Module, inputs: Inputs) -> tuple[nn.Module, Inputs]:
+    """Copies in double precision, where a true difference stands out from rounding."""
+    widened = tuple(value.double() if value.is_floating_point() else value for value in inputs)
+    return copy.deepcopy(model).double(), widened
+
+
+def difference(first: list[Tensor], second: list[Tensor]) -> float:
+    """The largest difference, as a share of the largest output."""
+    if len(first) != len(second):
+        return float("inf")
+    worst = 0.0
+    for left, right in zip(first, second, strict=True):
+        if left.shape != right.shape:
+            return float("inf")
+        if not left.is_floating_point():
+            worst = max(worst, 0.0 if torch.equal(left, right) else float("inf"))
+            continue
+        left, right = left.double(), right.double()
+        finite = left.isfinite()
+        if not torch.equal(left[~finite].nan_to_num(), right[~finite].nan_to_num()) or not bool(
+            right[finite].isfinite().all()
+        ):
+            return float("inf")
+        if finite.any():
+            scale = float(left[finite].abs().max())
+            gap = float((left[finite] - right[finite]).abs().max())
+            worst = max(worst, gap / scale if scale > 0 else (0.0 if gap == 0 else float("inf")))
+    return worst
