@@ -53,14 +53,13 @@ def bench(
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(
-        "threads", "batch", "penni ms", *[f"{name} ms" for name in names], *[f"{name} ÷ penni" for name in names]
-    )
+    table = Table("threads", "batch", "engine", "milliseconds", "time of penni's")
+    for column in (0, 1, 3, 4):
+        table.columns[column].justify = "right"
     for row in rows:
-        times = row["milliseconds"]
-        cells = [f"{times[name]:.3f}" for name in ("penni", *names)]
-        ratios = [f"{row['ratios'][name]:.2f}×" for name in names]
-        table.add_row(str(row["threads"]), str(row["batch"]), *cells, *ratios)
+        for name, time in row["milliseconds"].items():
+            ratio = f"{row['ratios'][name]:.2f}×" if name in names else ""
+            table.add_row(str(row["threads"]), str(row["batch"]), name, f"{time:.3f}", ratio)
     Console().print(table)
     if names:
         print(f"penni ({engine.isa}) runs {file}; the others run {what}. Medians of {runs} calls, float32.")

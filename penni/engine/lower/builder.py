@@ -72,9 +72,10 @@ class Builder:
         if view.index is None and view.shape == shape:
             return view.base
         if len(view.shape) not in (1, 3):
+            place = f"'{self.module}'" if self.module else "the network itself"
             raise UnknownOperatorError(
                 f"the engine needs a tensor of shape (batch, {', '.join(map(str, view.shape))}) in "
-                f"'{self.module}', and works only on (batch, channels, height, width) and (batch, features)"
+                f"{place}, and works only on (batch, channels, height, width) and (batch, features)"
             )
         if view.index is None:
             return self.emit("reshape", (view.base,), view.shape).base
@@ -126,6 +127,9 @@ class Builder:
 
 def as_array(value: Tensor | Array) -> Array:
     """A constant as programs store it: contiguous float32, or int32 for indices."""
-    array: Array = value.detach().cpu().double().numpy() if isinstance(value, Tensor) else np.asarray(value)
+    if isinstance(value, Tensor):
+        value = value.detach().cpu()
+        value = (value.double() if value.is_floating_point() else value).numpy()
+    array: Array = np.asarray(value)
     kind = np.int32 if np.issubdtype(array.dtype, np.integer) else np.float32
     return np.ascontiguousarray(array, dtype=kind)
