@@ -96,6 +96,24 @@ void check_lines(Step& step, int64_t at, const Shape& in) {
     }
 }
 
+void make_masks(Convolution& c, const Shape& in, const Shape& out) {
+    const bool same = in.height == out.height && in.width == out.width;
+    const int64_t vectors = (out.plane() + 15) / 16;
+    const int64_t reach = (c.kernel_h * c.dilation_h + c.top) * in.width + c.kernel_w * c.dilation_w + c.left;
+    if (!same || c.stride_h != 1 || c.stride_w != 1 || c.taps * vectors > (1 << 22) || reach > (1 << 30)) return;
+    c.masks.assign(static_cast<size_t>(c.taps * vectors), 0);
+    for (int64_t tap = 0; tap < c.taps; ++tap) {
+        const int64_t down = tap / c.kernel_w * c.dilation_h - c.top, right = tap % c.kernel_w * c.dilation_w - c.left;
+        c.tap_offset.push_back(static_cast<int32_t>(down * in.width + right));
+        for (int64_t row = std::max<int64_t>(0, -down); row < std::min(in.height, in.height - down); ++row) {
+            for (int64_t column = std::max<int64_t>(0, -right); column < std::min(in.width, in.width - right); ++column) {
+                const int64_t at = row * in.width + column;
+                c.masks[static_cast<size_t>(tap * vectors + at / 16)] |= static_cast<uint16_t>(1u << (at % 16));
+            }
+        }
+    }
+}
+
 }  // namespace
 
 void check_convolution(Step& step, int64_t at, const Plan& plan) {
@@ -135,6 +153,7 @@ void check_convolution(Step& step, int64_t at, const Plan& plan) {
     c.low = step.activation == kRelu || step.activation == kRelu6 ? 0.0f : -infinity;
     c.high = step.activation == kRelu6 ? 6.0f : infinity;
     c.separate_activation = step.activation > kRelu6;
+    make_masks(c, in, out);
     // Column-shifted copies of the rows a tile spans: see spread in run_convolution.cpp.
     const int64_t rows_spanned = std::min(out.height, (c.tile + out.width - 2) / out.width + 1);
     const int64_t phases = std::min(c.stride_h, c.kernel_h);

@@ -49,6 +49,10 @@ void check_pool(const Step& step, int64_t at, const Shape& in, const Shape& out)
     check_sizes(step, at, 8, 10, 1);
     check_sizes(step, at, 10, 13, 0);
     if (in.channels != out.channels) refuse(at, "changes the number of channels");
+    const auto& a = step.attributes;
+    const double reach = static_cast<double>(out.width) * static_cast<double>(a[3]) +
+                         static_cast<double>(a[1]) * static_cast<double>(a[9]);
+    if (reach > (1 << 26)) refuse(at, "has an impossible attribute");
 }
 
 void check_broadcast(const Step& step, int64_t at, const Plan& plan, const Shape& out) {

@@ -65,6 +65,10 @@ struct Convolution {
     float low, high;
     bool separate_activation;
     int64_t scratch_lines, scratch_partial, scratch_plane;  // floats
+    // Where the output has the input's size: how far each tap reads from the output position, and which of every
+    // sixteen positions then lie inside the image, (taps, vectors). Empty otherwise.
+    std::vector<int32_t> tap_offset;
+    std::vector<uint16_t> masks;
 };
 
 struct Tensor {

@@ -42,6 +42,8 @@ class Runner {
         step_size_ = std::min(tile_, ((out_.plane() + count - 1) / count + 15) / 16 * 16);
         if (conv_.combine == Combine::kOutputs) step_size_ = tile_;
         tiles_ = (out_.plane() + step_size_ - 1) / step_size_;
+        masked_ = running.kernels.reads_masked && images_ == 1 && !conv_.masks.empty() && step_size_ % 16 == 0;
+        mask_stride_ = (out_.plane() + 15) / 16;
         plan_taps();
     }
 
@@ -69,7 +71,7 @@ class Runner {
   private:
     // Where each tap finds its pixels in the copies that prepare_plane makes of one channel.
     void plan_taps() {
-        if (!conv_.basis_lines && conv_.combine != Combine::kDepthwise) return;
+        if (masked_ || (!conv_.basis_lines && conv_.combine != Combine::kDepthwise)) return;
         offsets_.resize(static_cast<size_t>(conv_.taps));
         if (images_ > 1) {
             for (int64_t tap = 0; tap < conv_.taps; ++tap) offsets_[tap] = static_cast<int32_t>(tap * tile_);
@@ -160,7 +162,30 @@ class Runner {
         }
     }
 
+    // What a depthwise kernel takes to read the input itself.
+    BasisLines masked_lines(const Tile& t, int64_t channel, const float* const* kernels, int64_t count) const {
+        BasisLines a{};
+        a.plane = plane(t.image, channel) + t.start;
+        a.tap_offset = conv_.tap_offset.data();
+        a.taps = conv_.taps;
+        a.kernels = kernels;
+        a.count = count;
+        a.positions = t.positions;
+        a.low = -kInfinity;
+        a.high = kInfinity;
+        a.masks = conv_.masks.data() + t.start / 16;
+        a.mask_stride = mask_stride_;
+        return a;
+    }
+
     void make_basis_lines(const Tile& t, const Block& block, float* lines, float* planes) const {
+        if (masked_) {
+            running_.kernels.masked_basis_lines(
+                {plane(t.image, 0) + t.start, in_.plane(), conv_.lines + block.line_begin,
+                 block.line_end - block.line_begin, conv_.bases, conv_.taps, conv_.basis, conv_.tap_offset.data(),
+                 conv_.masks.data() + t.start / 16, mask_stride_, lines, tile_, t.positions});
+            return;
+        }
         Copies copies{running_.kernels, {}, 0};
         const int64_t plane_size = conv_.scratch_plane / kChannelsAhead;
         const int64_t within = images_ > 1 ? 0 : t.start % out_.width;
@@ -185,13 +210,19 @@ class Runner {
                 }
                 float* out = lines + (starts[i] - block.line_begin) * tile_;
                 running_.kernels.basis_lines({planes + i * plane_size + within, offsets_.data(), conv_.taps, kernels,
-                                              count, nullptr, out, tile_, t.positions, -kInfinity, kInfinity, false});
+                                              count, nullptr, out, tile_, t.positions, -kInfinity, kInfinity, false, nullptr, 0});
             }
             line = starts[channels];
         }
     }
 
     void make_copied_lines(const Tile& t, const Block& block, float* lines) const {
+        if (masked_) {
+            running_.kernels.tap_lines({plane(t.image, 0) + t.start, in_.plane(), conv_.lines + block.line_begin,
+                                        block.line_end - block.line_begin, conv_.taps, conv_.tap_offset.data(),
+                                        conv_.masks.data() + t.start / 16, mask_stride_, lines, tile_, t.positions});
+            return;
+        }
         Copies copies{running_.kernels, {}, 0};
         for (int64_t line = block.line_begin; line < block.line_end; ++line) {
             float* out = lines + (line - block.line_begin) * tile_;
@@ -292,16 +323,28 @@ class Runner {
         const auto channel_of = [&](int64_t row) { return row / conv_.multiplier; };
         for (int64_t channel = channel_of(from); channel <= channel_of(to - 1); channel += kChannelsAhead) {
             const int64_t end = std::min(channel_of(to - 1) + 1, channel + kChannelsAhead);
-            for (int64_t c = channel; c < end; ++c) prepare_plane(t, c, scratch + (c - channel) * plane_size, copies);
+            for (int64_t c = channel; c < end && !masked_; ++c) {
+                prepare_plane(t, c, scratch + (c - channel) * plane_size, copies);
+            }
             copies.flush();
             const int64_t last = std::min(to, end * conv_.multiplier);
             for (int64_t row = std::max(from, channel * conv_.multiplier); row < last; ++row) {
                 const float* kernel = conv_.weight + row * conv_.taps;
                 float* out = output_ + at + row * out_.plane();
                 const float* prepared = scratch + (channel_of(row) - channel) * plane_size + within;
-                running_.kernels.basis_lines({prepared, offsets_.data(), conv_.taps, &kernel, 1, conv_.bias + row, out,
-                                              out_.plane(), t.positions, later ? -infinity : conv_.low,
-                                              later ? infinity : conv_.high, true});
+                BasisLines a = masked_lines(t, channel_of(row), &kernel, 1);
+                if (!masked_) {
+                    a.plane = prepared;
+                    a.tap_offset = offsets_.data();
+                    a.masks = nullptr;
+                }
+                a.start = conv_.bias + row;
+                a.lines = out;
+                a.stride = out_.plane();
+                a.low = later ? -infinity : conv_.low;
+                a.high = later ? infinity : conv_.high;
+                a.exact = true;
+                running_.kernels.basis_lines(a);
                 if (!later) continue;
                 if (residual_) running_.kernels.add(out, residual_ + at + row * out_.plane(), out, t.positions);
                 running_.kernels.activate(out, t.positions, step_.activation, step_.slope);
@@ -321,8 +364,8 @@ class Runner {
     const float* input_;
     const float* residual_;
     float* output_;
-    bool pointwise_ = false;
-    int64_t tile_ = 0, images_ = 1, tiles_ = 1, step_size_ = 0, rows_spanned_ = 0;
+    bool pointwise_ = false, masked_ = false;
+    int64_t tile_ = 0, images_ = 1, tiles_ = 1, step_size_ = 0, rows_spanned_ = 0, mask_stride_ = 0;
     std::vector<int32_t> offsets_;
     std::vector<Shifted> planes_;
 };

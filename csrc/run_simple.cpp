@@ -59,8 +59,25 @@ void run_pool(const At& at) {
     pool.maximum = a[10] != 0;
     pool.count_padding = a[11] != 0;
     pool.divisor = a[12];
+    const bool pairs = a[0] == 2 && a[1] == 2 && a[2] == 2 && a[3] == 2 && at.in.height == 2 * at.out.height &&
+                       at.in.width == 2 * at.out.width && !a[4] && !a[5] && (pool.maximum || !a[12] || a[12] == 4);
+    if (pairs && a[8] == 1 && a[9] == 1) {
+        const int64_t rows = at.running.batch * at.out.channels * at.out.height;
+        const int64_t grain = std::max<int64_t>(1, 8192 / at.in.width);
+        at.running.each((rows + grain - 1) / grain, [&](int64_t task, int) {
+            const int64_t from = task * grain, count = std::min(grain, rows - from);
+            at.running.kernels.pool_pairs(at.input + from * 2 * at.in.width, count, at.in.width,
+                                          at.output + from * at.out.width, pool.maximum);
+        });
+        return;
+    }
+    const int64_t reach = (pool.out_width - 1) * pool.stride_w + (pool.kernel_w - 1) * pool.dilation_w + 1;
+    pool.row_size = (std::max(reach, pool.left + pool.width) + 15) / 16 * 16;
     at.each_plane([&](int64_t image, int64_t channel, float* out) {
+        thread_local std::vector<float> row;
+        if (static_cast<int64_t>(row.size()) < pool.row_size) row.resize(static_cast<size_t>(pool.row_size));
         Pool one = pool;
+        one.row = row.data();
         one.input = at.plane(image, channel);
         one.output = out;
         at.running.kernels.pool(one);

@@ -110,34 +110,125 @@ void activate(float* data, int64_t count, int32_t kind, float slope) {
     }
 }
 
-void pool(const Pool& a) {
+// One output row from `from`, which holds the reduced rows of the window with `margin` columns on either side.
+template <bool Maximum, int Step>
+PENNI_INLINE void pool_columns(const Pool& a, const float* from, float* out, int64_t count) {
+    const int64_t step = Step ? Step : a.stride_w;
+    for (int64_t c = 0; c < count; ++c) out[c] = from[c * step];
+    for (int64_t j = 1; j < a.kernel_w; ++j) {
+        const float* shifted = from + j * a.dilation_w;
+        for (int64_t c = 0; c < count; ++c) {
+            const float value = shifted[c * step];
+            if (Maximum) {
+                out[c] = value > out[c] || value != value ? value : out[c];
+            } else {
+                out[c] += value;
+            }
+        }
+    }
+}
+
+template <bool Maximum>
+void pool_plane(const Pool& a) {
+    // Columns outside the image, and those of windows past its end, hold what changes nothing.
+    const float nothing = Maximum ? -__builtin_inff() : 0.0f;
+    const Vec neutral = Vec::broadcast(nothing);
+    for (int64_t at = 0; at < a.row_size; at += Vec::kLanes) neutral.store(a.row + at);
+    float* const image = a.row + a.left;
     for (int64_t row = 0; row < a.out_height; ++row) {
-        for (int64_t column = 0; column < a.out_width; ++column) {
-            const int64_t y = row * a.stride_h - a.top, x = column * a.stride_w - a.left;
-            float most = -__builtin_inff(), total = 0.0f;
-            int64_t inside = 0;
+        const int64_t y = row * a.stride_h - a.top;
+        for (int64_t at = 0; at < a.width; at += Vec::kLanes) {
+            const int64_t count = least(Vec::kLanes, a.width - at);
+            Vec total = neutral;
             for (int64_t i = 0; i < a.kernel_h; ++i) {
                 const int64_t r = y + i * a.dilation_h;
                 if (r < 0 || r >= a.height) continue;
-                const float* line = a.input + r * a.width;
-                for (int64_t j = 0; j < a.kernel_w; ++j) {
-                    const int64_t c = x + j * a.dilation_w;
-                    if (c < 0 || c >= a.width) continue;
-                    most = line[c] > most || line[c] != line[c] ? line[c] : most;
-                    total += line[c];
-                    ++inside;
+                const float* line = a.input + r * a.width + at;
+                const Vec value = count == Vec::kLanes ? Vec::load(line) : Vec::load(line, 0, count);
+                // The running maximum comes first: the instruction then hands on a value that is not a number.
+                total = Maximum ? max(total, value) : total + value;
+            }
+            if (count == Vec::kLanes) {
+                total.store(image + at);
+            } else {
+                total.store(image + at, count);
+            }
+        }
+        float* out = a.output + row * a.out_width;
+        switch (a.stride_w) {
+            case 1: pool_columns<Maximum, 1>(a, a.row, out, a.out_width); break;
+            case 2: pool_columns<Maximum, 2>(a, a.row, out, a.out_width); break;
+            default: pool_columns<Maximum, 0>(a, a.row, out, a.out_width); break;
+        }
+        if (Maximum) continue;
+        for (int64_t column = 0; column < a.out_width; ++column) {
+            const int64_t x = column * a.stride_w - a.left;
+            int64_t divisor = a.divisor;
+            if (!divisor && a.count_padding) {
+                // A window that hangs over the padded edge (ceil mode) divides by the part within the padding.
+                divisor = (least(y + a.kernel_h, a.height + a.bottom) - y) *
+                          (least(x + a.kernel_w, a.width + a.right) - x);
+            } else if (!divisor) {
+                divisor = (least(y + a.kernel_h, a.height) - greatest(y, 0)) *
+                          (least(x + a.kernel_w, a.width) - greatest(x, 0));
+            }
+            out[column] = divisor > 0 ? out[column] / static_cast<float>(divisor) : 0.0f;
+        }
+    }
+}
+
+void pool(const Pool& a) {
+    if (a.maximum) {
+        pool_plane<true>(a);
+    } else {
+        pool_plane<false>(a);
+    }
+}
+
+// Pairs of rows of an even width, whatever plane they belong to: 2×2 windows, two apart, without padding.
+template <bool Maximum>
+void pool_pairs_of(const float* in, int64_t pairs, int64_t width, float* out) {
+    constexpr int64_t kFloats = 512;
+    alignas(64) float joined[kFloats + 2 * Vec::kLanes];
+    const Vec quarter = Vec::broadcast(0.25f);
+    const auto join = [](Vec a, Vec b) __attribute__((always_inline)) { return Maximum ? max(a, b) : a + b; };
+    const int64_t piece = least(width, kFloats), together = greatest(1, kFloats / width);
+    for (int64_t pair = 0; pair < pairs; pair += together) {
+        const int64_t rows = least(together, pairs - pair);
+        for (int64_t from = 0; from < width; from += piece) {
+            const int64_t columns = least(piece, width - from);
+            // Rows follow one another without a gap: what a vector writes beyond its row, the next row overwrites.
+            for (int64_t row = 0; row < rows; ++row) {
+                const float* upper = in + (pair + row) * 2 * width + from;
+                for (int64_t at = 0; at < columns; at += Vec::kLanes) {
+                    const int64_t count = least(Vec::kLanes, columns - at);
+                    const Vec a = count == Vec::kLanes ? Vec::load(upper + at) : Vec::load(upper + at, 0, count);
+                    const Vec b = count == Vec::kLanes ? Vec::load(upper + width + at)
+                                                       : Vec::load(upper + width + at, 0, count);
+                    join(a, b).store(joined + row * columns + at);
                 }
             }
-            float value = most;
-            if (!a.maximum) {
-                // A window that hangs over the padded edge (ceil mode) divides by the part within the padding.
-                const int64_t high = least(y + a.kernel_h, a.height + a.bottom) - y;
-                const int64_t wide = least(x + a.kernel_w, a.width + a.right) - x;
-                const int64_t divisor = a.divisor ? a.divisor : a.count_padding ? high * wide : inside;
-                value = divisor > 0 ? total / static_cast<float>(divisor) : 0.0f;
+            float* to = out + (pair * width + from) / 2;
+            const int64_t count = rows * columns / 2;
+            for (int64_t at = 0; at < count; at += Vec::kLanes) {
+                const Vec a = Vec::load(joined + 2 * at), b = Vec::load(joined + 2 * at + Vec::kLanes);
+                const Vec value = join(evens(a, b), odds(a, b));
+                const Vec result = Maximum ? value : value * quarter;
+                if (count - at >= Vec::kLanes) {
+                    result.store(to + at);
+                } else {
+                    result.store(to + at, count - at);
+                }
             }
-            a.output[row * a.out_width + column] = value;
         }
+    }
+}
+
+void pool_pairs(const float* in, int64_t pairs, int64_t width, float* out, bool maximum) {
+    if (maximum) {
+        pool_pairs_of<true>(in, pairs, width, out);
+    } else {
+        pool_pairs_of<false>(in, pairs, width, out);
     }
 }
 

@@ -7,6 +7,117 @@ namespace {
 
 using penni::BasisLines;
 using penni::CopyRow;
+using penni::MaskedBasisLines;
+using penni::TapLines;
+
+#if defined(PENNI_AVX512)
+constexpr bool kReadsMasked = true;
+PENNI_INLINE Vec load_masked(const float* p, uint16_t mask) { return {_mm512_maskz_loadu_ps(mask, p)}; }
+
+template <int P>
+PENNI_INLINE void tap_chunk(const TapLines& a, int64_t at) {
+    const float* image = a.image + at;
+    const uint16_t* masks = a.masks + at / Vec::kLanes;
+    float* out = a.out + at;
+    for (int64_t i = 0; i < a.count; ++i, out += a.stride) {
+        const uint32_t taps = static_cast<uint32_t>(a.taps), channel = a.lines[i] / taps, tap = a.lines[i] % taps;
+        const float* from = image + channel * a.channel_size + a.tap_offset[tap];
+        const uint16_t* mask = masks + tap * a.mask_stride;
+#pragma GCC unroll 8
+        for (int p = 0; p < P; ++p) load_masked(from + p * Vec::kLanes, mask[p]).store(out + p * Vec::kLanes);
+    }
+}
+
+void tap_lines(const TapLines& a) {
+    const int64_t vectors = (a.positions + Vec::kLanes - 1) / Vec::kLanes;
+    int64_t v = 0;
+    for (; v + 4 <= vectors; v += 4) tap_chunk<4>(a, v * Vec::kLanes);
+    for (; v < vectors; ++v) tap_chunk<1>(a, v * Vec::kLanes);
+}
+constexpr auto kTapLines = &tap_lines;
+
+// N basis lines of one channel, P vectors of each. What does not change from channel to channel comes by value.
+template <int P, int N>
+PENNI_INLINE void masked_basis_chunk(const float* image, const float* const* kernel, int64_t taps,
+                                     const int32_t* tap_offset, const uint16_t* masks, int64_t mask_stride, float* out,
+                                     int64_t stride) {
+    const float* weights[N];
+    Vec sum[N][P];
+#pragma GCC unroll 8
+    for (int n = 0; n < N; ++n) {
+        weights[n] = kernel[n];
+#pragma GCC unroll 8
+        for (int p = 0; p < P; ++p) sum[n][p] = Vec::broadcast(0.0f);
+    }
+    for (int64_t tap = 0; tap < taps; ++tap, masks += mask_stride) {
+        const float* from = image + tap_offset[tap];
+        Vec value[P];
+#pragma GCC unroll 8
+        for (int p = 0; p < P; ++p) value[p] = load_masked(from + p * Vec::kLanes, masks[p]);
+#pragma GCC unroll 8
+        for (int n = 0; n < N; ++n) {
+            const Vec weight = Vec::broadcast(weights[n][tap]);
+#pragma GCC unroll 8
+            for (int p = 0; p < P; ++p) sum[n][p] = fma(weight, value[p], sum[n][p]);
+        }
+    }
+#pragma GCC unroll 8
+    for (int n = 0; n < N; ++n) {
+#pragma GCC unroll 8
+        for (int p = 0; p < P; ++p) sum[n][p].store(out + n * stride + p * Vec::kLanes);
+    }
+}
+
+template <int P>
+void masked_basis(const MaskedBasisLines& a, int64_t at) {
+    constexpr int kKernels = 6;
+    const uint16_t* masks = a.masks + at / Vec::kLanes;
+    const uint32_t bases = static_cast<uint32_t>(a.bases);
+    float* out = a.out + at;
+    for (int64_t line = 0; line < a.count;) {
+        const uint32_t channel = a.lines[line] / bases;
+        const float* image = a.image + channel * a.channel_size + at;
+        const float* kernel[kKernels];
+        // Up to six lines at once: more would not fit the registers. Nine are better done as five and four.
+        int64_t left = 1;
+        while (line + left < a.count && left < 2 * kKernels && a.lines[line + left] / bases == channel) ++left;
+        const int64_t number = left > kKernels ? (left + 1) / 2 : left;
+        for (int64_t n = 0; n < number; ++n) kernel[n] = a.basis + a.lines[line + n] % bases * a.taps;
+#define PENNI_CASE(N)                                                                                                  case N: masked_basis_chunk<P, N>(image, kernel, a.taps, a.tap_offset, masks, a.mask_stride, out, a.stride); break;
+        switch (number) {
+            PENNI_CASE(1)
+            PENNI_CASE(2)
+            PENNI_CASE(3)
+            PENNI_CASE(4)
+            PENNI_CASE(5)
+            PENNI_CASE(6)
+        }
+#undef PENNI_CASE
+        line += number;
+        out += number * a.stride;
+    }
+}
+
+void masked_basis_lines(const MaskedBasisLines& a) {
+    for (int64_t at = 0; at < a.positions;) {
+        const int64_t left = (a.positions - at + Vec::kLanes - 1) / Vec::kLanes;
+        const int64_t chunks = (left + 3) / 4, vectors = (left + chunks - 1) / chunks;
+        switch (vectors) {
+            case 1: masked_basis<1>(a, at); break;
+            case 2: masked_basis<2>(a, at); break;
+            case 3: masked_basis<3>(a, at); break;
+            default: masked_basis<4>(a, at); break;
+        }
+        at += vectors * Vec::kLanes;
+    }
+}
+constexpr auto kMaskedBasisLines = &masked_basis_lines;
+#else
+constexpr bool kReadsMasked = false;
+PENNI_INLINE Vec load_masked(const float* p, uint16_t) { return Vec::load(p); }
+constexpr void (*kTapLines)(const TapLines&) = nullptr;
+constexpr void (*kMaskedBasisLines)(const MaskedBasisLines&) = nullptr;
+#endif
 
 // May write up to a vector beyond `count`: the scratch it writes to has room, and later rows overwrite it.
 void copy_rows(const CopyRow* rows, int64_t number) {
@@ -44,7 +155,7 @@ void copy_rows(const CopyRow* rows, int64_t number) {
     }
 }
 
-template <int P, int N>
+template <int P, int N, bool Masked>
 void basis_chunk(const BasisLines& a, int64_t from, int64_t at, int64_t count) {
     const float* kernel[N];
     Vec sum[N][P];
@@ -58,8 +169,14 @@ void basis_chunk(const BasisLines& a, int64_t from, int64_t at, int64_t count) {
     for (int64_t tap = 0; tap < a.taps; ++tap) {
         const float* plane = a.plane + a.tap_offset[tap] + at;
         Vec value[P];
+        if constexpr (Masked) {
+            const uint16_t* mask = a.masks + tap * a.mask_stride + at / Vec::kLanes;
 #pragma GCC unroll 8
-        for (int p = 0; p < P; ++p) value[p] = Vec::load(plane + p * Vec::kLanes);
+            for (int p = 0; p < P; ++p) value[p] = load_masked(plane + p * Vec::kLanes, mask[p]);
+        } else {
+#pragma GCC unroll 8
+            for (int p = 0; p < P; ++p) value[p] = Vec::load(plane + p * Vec::kLanes);
+        }
 #pragma GCC unroll 8
         for (int n = 0; n < N; ++n) {
             const Vec weight = Vec::broadcast(kernel[n][tap]);
@@ -82,6 +199,14 @@ void basis_chunk(const BasisLines& a, int64_t from, int64_t at, int64_t count) {
             }
         }
     }
+}
+
+template <int P, int N>
+PENNI_INLINE void basis_chunk(const BasisLines& a, int64_t from, int64_t at, int64_t count) {
+    if constexpr (kReadsMasked) {
+        if (a.masks) return basis_chunk<P, N, true>(a, from, at, count);
+    }
+    basis_chunk<P, N, false>(a, from, at, count);
 }
 
 template <int P>

@@ -11,9 +11,9 @@
 
 const penni::KernelTable* penni::PENNI_JOIN(PENNI_SET, _kernels)() {
     static const KernelTable table = {
-        PENNI_TEXT(PENNI_SET), static_cast<int>(Vec::kLanes), sparse_rows, dense_rows, dense_outputs, basis_lines,
-        copy_rows,             activate,                      pool,        add,        multiply,      scale_shift,
-        sum,                   softmax,                       layer_norm,
+        PENNI_TEXT(PENNI_SET), static_cast<int>(Vec::kLanes), kReadsMasked, sparse_rows, dense_rows, dense_outputs,
+        basis_lines, kMaskedBasisLines, kTapLines, copy_rows, activate, pool, pool_pairs, add, multiply, scale_shift, sum, softmax,
+        layer_norm,
     };
     return &table;
 }

@@ -88,6 +88,38 @@ struct BasisLines {
     int64_t positions;
     float low, high;
     bool exact;  // write no more than `positions` floats of a line
+    // Not null: `plane` is the input itself at the tile's first position, and bit l of masks[tap * mask_stride + v]
+    // says whether lane l of the v-th sixteen positions lies inside the image for that tap. Only sets with
+    // `reads_masked` take this.
+    const uint16_t* masks;
+    int64_t mask_stride;
+};
+
+// Basis lines of many channels, read from the input with masks as above.
+struct MaskedBasisLines {
+    const float* image;     // all channels, at the tile's first position
+    int64_t channel_size;
+    const uint32_t* lines;  // channel * bases + basis kernel
+    int64_t count, bases, taps;
+    const float* basis;
+    const int32_t* tap_offset;
+    const uint16_t* masks;
+    int64_t mask_stride;
+    float* out;
+    int64_t stride, positions;
+};
+
+// Lines that are the input seen through taps, read with masks as above.
+struct TapLines {
+    const float* image;     // all channels, at the tile's first position
+    int64_t channel_size;   // floats from one channel to the next
+    const uint32_t* lines;  // channel * taps + tap
+    int64_t count, taps;
+    const int32_t* tap_offset;
+    const uint16_t* masks;
+    int64_t mask_stride;
+    float* out;
+    int64_t stride, positions;
 };
 
 // One row of an input plane, shifted and strided, written to `out`.
@@ -108,18 +140,24 @@ struct Pool {
     int64_t bottom, right;
     int64_t divisor;  // 0: the cells counted
     bool maximum, count_padding;
+    float* row;  // scratch for one row of the padded image
+    int64_t row_size;
 };
 
 struct KernelTable {
     const char* name;
     int lanes;
+    bool reads_masked;
     void (*sparse_rows)(const SparseRows&);
     void (*dense_rows)(const DenseRows&);
     void (*dense_outputs)(const DenseOutputs&);
     void (*basis_lines)(const BasisLines&);
+    void (*masked_basis_lines)(const MaskedBasisLines&);  // null without `reads_masked`, as the next
+    void (*tap_lines)(const TapLines&);
     void (*copy_rows)(const CopyRow*, int64_t);
     void (*activate)(float*, int64_t, int32_t, float);
     void (*pool)(const Pool&);
+    void (*pool_pairs)(const float* in, int64_t pairs, int64_t width, float* out, bool maximum);
     void (*add)(const float*, const float*, float*, int64_t);
     void (*multiply)(const float*, const float*, float*, int64_t);
     void (*scale_shift)(const float*, float, float, float*, int64_t);  // out = in * scale + shift

@@ -49,6 +49,16 @@ PENNI_INLINE Vec copy_sign(Vec a, Vec sign) {
                                                 _mm512_and_si512(mask, _mm512_castps_si512(sign.v))))};
 }
 
+// The even and the odd lanes of a followed by b.
+PENNI_INLINE Vec evens(Vec a, Vec b) {
+    const __m512i index = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+    return {_mm512_permutex2var_ps(a.v, index, b.v)};
+}
+PENNI_INLINE Vec odds(Vec a, Vec b) {
+    const __m512i index = _mm512_set_epi32(31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1);
+    return {_mm512_permutex2var_ps(a.v, index, b.v)};
+}
+
 #elif defined(PENNI_AVX2)
 
 alignas(32) const int32_t kLaneMasks[24] = {0, 0, 0, 0, 0, 0, 0, 0, -1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0};
@@ -96,6 +106,12 @@ PENNI_INLINE Vec copy_sign(Vec a, Vec sign) {
     const __m256 mask = _mm256_set1_ps(-0.0f);
     return {_mm256_or_ps(_mm256_andnot_ps(mask, a.v), _mm256_and_ps(mask, sign.v))};
 }
+
+PENNI_INLINE Vec in_order(__m256 mixed) {
+    return {_mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(mixed), 0xd8))};
+}
+PENNI_INLINE Vec evens(Vec a, Vec b) { return in_order(_mm256_shuffle_ps(a.v, b.v, 0x88)); }
+PENNI_INLINE Vec odds(Vec a, Vec b) { return in_order(_mm256_shuffle_ps(a.v, b.v, 0xdd)); }
 
 #else  // NEON, and the portable set: four lanes by compiler vectors
 
@@ -160,6 +176,9 @@ PENNI_INLINE Vec copy_sign(Vec a, Vec sign) {
     const int32_t top = static_cast<int32_t>(0x80000000u);
     return select(Int4{top, top, top, top}, sign, a);
 }
+
+PENNI_INLINE Vec evens(Vec a, Vec b) { return {Float4{a.v[0], a.v[2], b.v[0], b.v[2]}}; }
+PENNI_INLINE Vec odds(Vec a, Vec b) { return {Float4{a.v[1], a.v[3], b.v[1], b.v[3]}}; }
 
 #endif
 
