@@ -1,0 +1,218 @@
+"""The page: everything in one HTML file, with no request to anywhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from html import escape
+from importlib import resources
+from string import Template
+
+from penni._version import __version__
+from penni.report.findings import Findings
+from penni.report.measurements import Measurements
+from penni.report.tables import Table, shown
+
+
+def page(
+    run: Findings,
+    measured: Measurements,
+    sentences: Sequence[str],
+    tables: Sequence[Table],
+    figures: Sequence[tuple[str, str, str, str]],
+) -> str:
+    """The report as HTML; `figures` are (name, title, caption, SVG)."""
+    assets = resources.files("penni.report")
+    by_name = {table.name: _table(table) for table in tables}
+    drawn = {name: (title, caption, svg) for name, title, caption, svg in figures}
+    sections = [by_name["phases"]]
+    sections += [_figure(name, *drawn[name]) for name in ("curves", "widths") if name in drawn]
+    sections.append(by_name["structure"])
+    sections += [_figure(name, *drawn[name]) for name in ("macs", "time") if name in drawn]
+    sections.append(by_name["costs"])
+    for kind, heading in (("coefficients", "Coefficient matrices"), ("weights", "Reconstructed weights")):
+        parts = [(name, *rest) for name, rest in drawn.items() if name.startswith(f"{kind}-")]
+        if parts:
+            sections.append(_choice(kind, heading, parts))
+    if "spectra" in drawn:
+        sections.append(_figure("spectra", *drawn["spectra"]))
+    return Template((assets / "page.html").read_text()).substitute(
+        version=__version__,
+        title=escape(_title(run)),
+        about=escape(run.recipe.about or "A compression run"),
+        css=(assets / "page.css").read_text(),
+        js=(assets / "page.js").read_text(),
+        tiles="".join(_tiles(run, measured)),
+        verdict="".join(f"<p>{escape(sentence)}</p>\n" for sentence in sentences),
+        sections="\n".join(sections),
+        provenance=_provenance(run, measured),
+        layers=_hover_texts(run, measured).replace("</", "<\\/"),
+    )
+
+
+def _title(run: Findings) -> str:
+    model = run.recipe.model or type(run.networks["base"]).__name__
+    data = run.recipe.data or run.notes.get("data") or ""
+    return f"{model} on {data}" if data else model
+
+
+def _tiles(run: Findings, measured: Measurements) -> list[str]:
+    first, last = run.first, run.last
+    points = 100 * (last["test_accuracy"] - first["test_accuracy"])
+    tiles = [
+        _tile(
+            "test accuracy",
+            f"{last['test_accuracy']:.2%}",
+            f"from {first['test_accuracy']:.2%}",
+            f"{points:+.2f} points",
+            points < 0,
+        ),
+        _ratio_tile("parameters", first["params"], last["params"], _short),
+        _ratio_tile("multiply-accumulates", first["macs"], last["macs"], _short),
+    ]
+    times = measured.milliseconds
+    if "engine compressed" in times:
+        reference = "engine base" if "engine base" in times else "torch base"
+        torch_time = f", PyTorch {times['torch base']:.3g} ms" if "torch base" in times else ""
+        where = "dense in the engine" + torch_time if reference == "engine base" else "dense in PyTorch"
+        tiles.append(
+            _ratio_tile(
+                "latency, one image, one thread",
+                times[reference],
+                times["engine compressed"],
+                lambda value: f"{value:.3g} ms",
+                where,
+            )
+        )
+    if {"base", "compressed"} <= measured.kilobytes.keys():
+        memory = measured.kilobytes
+        tiles.append(_ratio_tile("memory the engine adds", memory["base"] * 1000, memory["compressed"] * 1000, _bytes))
+    newest = list(run.bytes)[-1]
+    packed = measured.packed_bytes.get("compressed")
+    note = f"checkpoint; packed {_bytes(packed)}" if packed else "checkpoint"
+    tiles.append(_ratio_tile("file size", run.bytes["base"], run.bytes[newest], _bytes, note))
+    return tiles
+
+
+def _ratio_tile(title: str, before: float, after: float, write: object, note: str = "") -> str:
+    assert callable(write)
+    change = after / before - 1 if before else 0.0
+    from_ = f"from {write(before)}" + (f" ({note})" if note else "")
+    return _tile(title, write(after), from_, f"{change:+.1%}", change > 0.005)
+
+
+def _tile(title: str, value: str, note: str, change: str, worse: bool) -> str:
+    mark = " worse" if worse else ""
+    return (
+        f'<div class="tile"><h3>{escape(title)}</h3><b>{escape(value)}</b>'
+        f'<p><span class="change{mark}">{escape(change.replace("-", "−"))}</span> {escape(note)}</p></div>\n'
+    )
+
+
+def _table(table: Table) -> str:
+    head = "".join(
+        f'<th scope="col" data-kind="{kind}"><button type="button">{escape(column)}</button></th>'
+        for column, kind in zip(table.columns, table.formats, strict=True)
+    )
+    rows = list(table.rows)
+    foot = ""
+    if table.last_is_total:
+        foot = f"<tfoot>{_row(table, rows.pop())}</tfoot>"
+    body = "\n".join(_row(table, row) for row in rows)
+    return (
+        f'<section class="card"><h2>{escape(table.caption)}</h2><div class="wide tall"><table id="{table.name}">'
+        f"<thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody>{foot}</table></div></section>"
+    )
+
+
+def _row(table: Table, row: Sequence[str | int | float | None]) -> str:
+    cells = []
+    for cell, kind in zip(row, table.formats, strict=True):
+        if kind == "text":
+            cells.append(f'<td class="words">{escape(shown(cell, kind))}</td>')
+        else:
+            value = "" if cell is None else cell
+            cells.append(f'<td data-value="{value}">{escape(shown(cell, kind).replace("-", "−"))}</td>')
+    return f"<tr>{''.join(cells)}</tr>"
+
+
+def _figure(name: str, title: str, caption: str, svg: str) -> str:
+    return (
+        f'<section class="card"><h2>{escape(title)}</h2><p class="caption">{escape(caption)}</p>'
+        f'<div class="figure wide" data-figure="{name}">{_labelled(svg, title)}</div></section>'
+    )
+
+
+def _choice(kind: str, heading: str, parts: Sequence[tuple[str, str, str, str]]) -> str:
+    options = "".join(
+        f'<option value="{name}"{" selected" if index == len(parts) // 2 else ""}>'
+        f"{escape(title.rpartition(' of ')[2])}</option>"
+        for index, (name, title, _, _) in enumerate(parts)
+    )
+    shown_parts = "".join(
+        f'<div class="figure wide" data-part="{name}" data-figure="{name}">{_labelled(svg, title)}</div>'
+        for name, title, _, svg in parts
+    )
+    return (
+        f'<section class="card"><h2>{escape(heading)}</h2><p class="caption">{escape(parts[0][2])}</p>'
+        f'<p><label>Layer <select data-shows="{kind}">{options}</select></label></p>{shown_parts}</section>'
+    )
+
+
+def _labelled(svg: str, title: str) -> str:
+    return svg.replace("<svg ", f'<svg role="img" aria-label="{escape(title)}" ', 1)
+
+
+def _provenance(run: Findings, measured: Measurements) -> str:
+    machine = run.first.get("machine") or {}
+    entries = {
+        "recipe": run.recipe.name,
+        "seed": run.recipe.seed,
+        "data": run.notes.get("data"),
+        "processor": machine.get("processor"),
+        "device": f"{machine.get('device')}, {machine.get('threads')} threads" if machine else None,
+        "number format": machine.get("precision"),
+        "date": machine.get("date"),
+        "versions": f"penni {machine.get('penni')}, torch {machine.get('torch')}, Python {machine.get('python')}"
+        if machine
+        else None,
+        "engine": measured.isa or None,
+        "command": f"penni report {run.folder.name}",
+    }
+    rows = "".join(
+        f"<dt>{key}</dt><dd>{escape(str(value))}</dd>" for key, value in entries.items() if value is not None
+    )
+    missing = "".join(f"<p>{escape(sentence)}</p>" for sentence in measured.sentences)
+    counting = (
+        '<p class="caption">Parameters and multiply-accumulates are those of convolutions and linear layers; zeros are '
+        "not counted. Latency and memory were measured when the report was written, on the machine that wrote it.</p>"
+    )
+    return f"{missing}<dl>{rows}</dl>{counting}"
+
+
+def _hover_texts(run: Findings, measured: Measurements) -> str:
+    texts = []
+    base, compressed = (measured.layer_microseconds.get(key, {}) for key in ("base", "compressed"))
+    for row in run.layers:
+        newest = row.after or row.before
+        lines = [row.name, f"{row.kernel}, width {row.base.width} → {newest.width if newest else 0}"]
+        if newest and newest.bases is not None:
+            lines.append(f"{newest.bases} bases, {newest.nonzero:,} of {newest.total:,} coefficients not zero")
+        lines.append(f"{row.base.macs / 1e6:,.3f} → {(newest.macs if newest else 0) / 1e6:,.3f} M MACs")
+        if row.name in compressed:
+            before = f"{base[row.name]:,.1f} → " if row.name in base else ""
+            lines.append(f"{before}{compressed[row.name]:,.1f} µs in the engine")
+        texts.append("\n".join(lines))
+    narrow = [text for text, row in zip(texts, run.layers, strict=True) if row.kernel != "linear"]
+    return json.dumps({"all": texts, "widths": narrow})
+
+
+def _short(value: float) -> str:
+    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if value >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value:.0f}"
+
+
+def _bytes(value: float) -> str:
+    return f"{value / 1e6:.3g} MB" if value >= 1e6 else f"{value / 1e3:.3g} kB"

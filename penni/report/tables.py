@@ -1,0 +1,146 @@
+"""The report's tables, as plain rows: for the page, for a spreadsheet (CSV) and for a paper (LaTeX)."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import dataclass
+
+from penni.measure.count import LayerCount
+from penni.report.findings import Findings
+from penni.report.measurements import Measurements
+
+Cell = str | int | float | None
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table with a format per column: `text`, `integer`, `percent` (of a share), `mega`, `decimal`."""
+
+    name: str
+    caption: str
+    columns: tuple[str, ...]
+    formats: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    last_is_total: bool = False
+
+    def csv(self) -> str:
+        """With a header line, numbers in full."""
+        stream = io.StringIO()
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerow(self.columns)
+        writer.writerows([["" if cell is None else cell for cell in row] for row in self.rows])
+        return stream.getvalue()
+
+    def latex(self) -> str:
+        """A booktabs table."""
+        aligned = "".join("l" if kind == "text" else "r" for kind in self.formats)
+        lines = [r"\begin{table}", r"\centering", rf"\caption{{{_escape(self.caption)}}}"]
+        lines += [rf"\label{{tab:{self.name}}}", rf"\begin{{tabular}}{{{aligned}}}", r"\toprule"]
+        lines.append(" & ".join(_escape(column) for column in self.columns) + r" \\")
+        lines.append(r"\midrule")
+        for index, row in enumerate(self.rows):
+            if self.last_is_total and index == len(self.rows) - 1:
+                lines.append(r"\midrule")
+            lines.append(" & ".join(_escape(shown(c, f)) for c, f in zip(row, self.formats, strict=True)) + r" \\")
+        return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}"]) + "\n"
+
+
+def shown(cell: Cell, kind: str) -> str:
+    """A cell as a reader sees it."""
+    if cell is None:
+        return "–"
+    if isinstance(cell, str):
+        return cell
+    if kind == "percent":
+        return f"{100 * cell:.2f} %"
+    if kind == "mega":
+        return f"{cell / 1e6:,.3f}"
+    if kind == "decimal":
+        return f"{cell:,.3g}" if abs(cell) < 1000 else f"{cell:,.0f}"
+    return f"{cell:,}"
+
+
+def all_tables(run: Findings, measured: Measurements) -> list[Table]:
+    """Every table of the report."""
+    return [phases(run), structure(run), costs(run, measured)]
+
+
+def phases(run: Findings) -> Table:
+    """What each phase left."""
+    first = run.first
+    rows: list[tuple[Cell, ...]] = []
+    for name, event in run.events.items():
+        rows.append(
+            (
+                name,
+                event["test_accuracy"],
+                event["params"],
+                event["params"] / first["params"] - 1,
+                event["macs"],
+                event["macs"] / first["macs"] - 1,
+                event.get("density") or None,
+            )
+        )
+    columns = ("after phase", "test accuracy", "parameters", "change", "MACs (M)", "change", "non-zeros in A")
+    formats = ("text", "percent", "integer", "percent", "mega", "percent", "percent")
+    return Table("phases", "The network after each phase", columns, formats, tuple(rows))
+
+
+def structure(run: Findings) -> Table:
+    """Width, bases, non-zeros and sparsity of each convolution, before and after shrinking."""
+    rows: list[tuple[Cell, ...]] = []
+    totals = [0, 0, 0, 0]
+    for row in run.layers:
+        if row.kernel == "linear":
+            continue
+        before, after = _structure(row.before), _structure(row.after)
+        rows.append((row.name, row.kernel, *before, *after))
+        for index, entry in enumerate((row.before, row.after)):
+            if entry is not None:
+                totals[2 * index] += entry.nonzero
+                totals[2 * index + 1] += entry.total
+    sparsity = [1 - totals[i] / totals[i + 1] if totals[i + 1] else None for i in (0, 2)]
+    kept: tuple[Cell, ...] = (None, None, totals[2] or None, totals[3] or None, sparsity[1])
+    rows.append(("total", "", None, None, totals[0], totals[1], sparsity[0], *kept))
+    half = ("width", "bases", "non-zero", "total", "sparsity")
+    columns = ("layer", "kernel", *half, *(f"{name} after" for name in half))
+    kinds = ("integer", "integer", "integer", "integer", "percent")
+    caption = "Structure of the convolutions before and after shrinking: coefficients non-zero and in total"
+    return Table("structure", caption, columns, ("text", "text", *kinds, *kinds), tuple(rows), last_is_total=True)
+
+
+def costs(run: Findings, measured: Measurements) -> Table:
+    """MACs and time of each layer, in the base and in the compressed network."""
+    rows: list[tuple[Cell, ...]] = []
+    base_times, times = (measured.layer_microseconds.get(name, {}) for name in ("base", "compressed"))
+    for row in run.layers:
+        newest = row.after or row.before
+        macs = newest.macs if newest else 0
+        rows.append(
+            (
+                row.name,
+                row.base.macs,
+                macs,
+                macs / row.base.macs - 1 if row.base.macs else None,
+                base_times.get(row.name),
+                times.get(row.name),
+                measured.kernels.get(row.name),
+            )
+        )
+    columns = ("layer", "MACs before (M)", "MACs after (M)", "change", "µs before", "µs after", "kernel")
+    formats = ("text", "mega", "mega", "percent", "decimal", "decimal", "text")
+    return Table("costs", "Cost of each layer: MACs, and time in the engine", columns, formats, tuple(rows))
+
+
+def _structure(entry: LayerCount | None) -> tuple[Cell, ...]:
+    if entry is None:
+        return (None, None, None, None, None)
+    sparsity = 1 - entry.nonzero / entry.total if entry.total else None
+    return (entry.width, entry.bases, entry.nonzero, entry.total, sparsity)
+
+
+def _escape(text: str) -> str:
+    for plain, escaped in (("\\", r"\textbackslash{}"), ("&", r"\&"), ("%", r"\%"), ("_", r"\_"), ("#", r"\#")):
+        text = text.replace(plain, escaped)
+    return text.replace("×", r"$\times$").replace("µ", r"$\mu$").replace("–", "--").replace("−", "$-$")
