@@ -175,6 +175,8 @@ void check_convolution(Step& step, int64_t at, const Plan& plan) {
         c.scratch_lines = c.most_lines * c.tile + 64;
         c.scratch_partial = c.rows * c.tile + 64;
     }
+    c.macs = static_cast<double>(step.tensors[6].count) * static_cast<double>(out.plane());
+    if (c.basis_lines) c.macs += static_cast<double>(c.line_count * c.taps) * static_cast<double>(out.plane());
     if (c.basis_lines || c.combine == Combine::kDepthwise) {
         const double copies = static_cast<double>(c.kernel_w) * static_cast<double>(phases);
         const double plane = copies * static_cast<double>(rows_spanned + halo) * static_cast<double>(out.width);

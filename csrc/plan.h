@@ -62,6 +62,7 @@ struct Convolution {
     const uint32_t* row_start;
     const uint16_t* index;
     const float* weight;
+    double macs;  // of one image
     float low, high;
     bool separate_activation;
     int64_t scratch_lines, scratch_partial, scratch_plane;  // floats

@@ -6,6 +6,8 @@
 
 namespace penni {
 
+constexpr double kWorthSharing = 32768;
+
 struct Running {
     const Plan& plan;
     const KernelTable& kernels;
@@ -15,8 +17,9 @@ struct Running {
     float* const* scratch;  // per worker
 
     int threads() const { return pool ? pool->threads() : 1; }
-    void each(int64_t tasks, const Task& task) const {
-        if (pool) {
+    // `work` in floats read or multiply-accumulates / 8, roughly: little of it is not worth another thread.
+    void each(int64_t tasks, double work, const Task& task) const {
+        if (pool && work > kWorthSharing) {
             pool->run(tasks, task);
         } else {
             for (int64_t i = 0; i < tasks; ++i) task(i, 0);

@@ -55,9 +55,11 @@ class Runner {
                               : conv_.combine == Combine::kOutputs ? kPanelOutputs
                                                                    : 1;
         const int64_t units = (conv_.rows + align - 1) / align;
+        const double work = conv_.macs / 8 * static_cast<double>(running_.batch);
+        const bool share = running_.pool && work > kWorthSharing;
         int64_t parts = 1;
-        if (tasks < running_.threads()) parts = std::min<int64_t>((running_.threads() + tasks - 1) / tasks, units);
-        running_.each(tasks * parts, [&](int64_t task, int worker) {
+        if (share && tasks < running_.threads()) parts = std::min<int64_t>((running_.threads() + tasks - 1) / tasks, units);
+        running_.each(tasks * parts, work, [&](int64_t task, int worker) {
             const int64_t part = task % parts, tile = task / parts % tiles_, group = task / parts / tiles_;
             const int64_t image = group * images_;
             Tile t{image, std::min(images_, running_.batch - image), tile * step_size_, 0};

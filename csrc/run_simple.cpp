@@ -21,13 +21,14 @@ struct At {
     }
     const float* floats(size_t tensor) const { return static_cast<const float*>(step.tensors[tensor].data); }
     const int32_t* index(size_t tensor) const { return static_cast<const int32_t*>(step.tensors[tensor].data); }
+    double work() const { return static_cast<double>(std::max(in.size(), out.size()) * running.batch); }
     // One task for every channel of every image.
     template <typename Function>
     void each_plane(Function function) const {
         const int64_t planes = running.batch * out.channels;
         // Tasks of a useful size: handing out a plane of four pixels costs more than its work.
         const int64_t grain = std::max<int64_t>(1, 4096 / std::max(in.plane(), out.plane()));
-        running.each((planes + grain - 1) / grain, [&](int64_t task, int) {
+        running.each((planes + grain - 1) / grain, work(), [&](int64_t task, int) {
             const int64_t end = std::min(planes, (task + 1) * grain);
             for (int64_t plane = task * grain; plane < end; ++plane) {
                 function(plane / out.channels, plane % out.channels, output + plane * out.plane());
@@ -64,7 +65,7 @@ void run_pool(const At& at) {
     if (pairs && a[8] == 1 && a[9] == 1) {
         const int64_t rows = at.running.batch * at.out.channels * at.out.height;
         const int64_t grain = std::max<int64_t>(1, 8192 / at.in.width);
-        at.running.each((rows + grain - 1) / grain, [&](int64_t task, int) {
+        at.running.each((rows + grain - 1) / grain, at.work(), [&](int64_t task, int) {
             const int64_t from = task * grain, count = std::min(grain, rows - from);
             at.running.kernels.pool_pairs(at.input + from * 2 * at.in.width, count, at.in.width,
                                           at.output + from * at.out.width, pool.maximum);
@@ -204,7 +205,7 @@ void run_affine(const At& at) {
 }
 
 void run_layer_norm(const At& at) {
-    at.running.each(at.running.batch, [&](int64_t image, int) {
+    at.running.each(at.running.batch, at.work(), [&](int64_t image, int) {
         float* out = at.output + image * at.out.size();
         at.running.kernels.layer_norm(at.plane(image, 0), out, at.in.channels, at.in.plane(), at.floats(0), at.floats(1),
                                       attribute_float(at.step, 3));
@@ -216,7 +217,7 @@ void run_group_norm(const At& at) {
     const int64_t groups = at.attributes[0], channels = at.in.channels / groups, size = channels * at.in.plane();
     const float *scale = at.floats(0), *shift = at.floats(1);
     const float epsilon = attribute_float(at.step, 3);
-    at.running.each(at.running.batch * groups, [&](int64_t task, int) {
+    at.running.each(at.running.batch * groups, at.work(), [&](int64_t task, int) {
         const float* in = at.input + task * size;
         float* out = at.output + task * size;
         const float mean = at.running.kernels.sum(in, size) / static_cast<float>(size);
@@ -240,7 +241,7 @@ void run_softmax(const At& at) {
     const int64_t count = axis == 0 ? s.channels : axis == 1 ? s.height : s.width;
     const int64_t stride = axis == 0 ? s.plane() : axis == 1 ? s.width : 1;
     const int64_t outer = at.running.batch * s.size() / (count * stride);
-    at.running.each(outer, [&](int64_t task, int) {
+    at.running.each(outer, at.work(), [&](int64_t task, int) {
         const float* in = at.input + task * count * stride;
         float* out = at.output + task * count * stride;
         if (!logarithm) {
@@ -280,7 +281,7 @@ void run_mean(const At& at) {
     const Shape &in = at.in, &out = at.out;
     const int64_t* over = at.attributes;
     const double share = static_cast<double>(out.size()) / static_cast<double>(in.size());
-    at.running.each(at.running.batch, [&](int64_t image, int) {
+    at.running.each(at.running.batch, at.work(), [&](int64_t image, int) {
         std::vector<double> total(static_cast<size_t>(out.size()), 0.0);
         const float* from = at.input + image * in.size();
         for (int64_t c = 0; c < in.channels; ++c) {
@@ -299,7 +300,7 @@ void run_transposed_convolution(const At& at) {
     const int64_t kernel_h = a[0], kernel_w = a[1], stride_h = a[2], stride_w = a[3], top = a[4], left = a[5];
     const int64_t dilation_h = a[6], dilation_w = a[7], groups = a[8];
     const int64_t each_in = at.in.channels / groups, each_out = at.out.channels / groups;
-    at.running.each(at.running.batch * at.out.channels, [&](int64_t task, int) {
+    at.running.each(at.running.batch * at.out.channels, at.work() * 16, [&](int64_t task, int) {
         const int64_t image = task / at.out.channels, channel = task % at.out.channels, group = channel / each_out;
         float* out = at.output + task * at.out.plane();
         std::fill(out, out + at.out.plane(), at.floats(1)[channel]);

@@ -1,7 +1,7 @@
 // Workers spin for a moment between steps, since the next one follows within microseconds, then sleep.
 #include "thread_pool.h"
 
-#include <chrono>
+#include <limits>
 
 namespace penni {
 namespace {
@@ -26,33 +26,39 @@ ThreadPool::~ThreadPool() {
     {
         const std::lock_guard<std::mutex> lock(mutex_);
         stop_ = true;
-        ++round_;
     }
     wake_.notify_all();
     for (std::thread& worker : workers_) worker.join();
 }
 
-void ThreadPool::share(int worker) {
-    for (int64_t task = next_++; task < tasks_; task = next_++) (*task_)(task, worker);
+// Do one task of the present round, if there is one left.
+bool ThreadPool::claim(int worker) {
+    uint64_t open = open_.load();
+    do {
+        if (static_cast<uint32_t>(open) == 0) return false;
+    } while (!open_.compare_exchange_weak(open, open - 1));
+    // The round cannot end before this task is counted, so `task_` is still the one that was opened.
+    (*task_)(static_cast<int64_t>(static_cast<uint32_t>(open)) - 1, worker);
+    ++done_;
+    return true;
 }
 
 void ThreadPool::run(int64_t tasks, const Task& task) {
-    if (workers_.empty() || tasks <= 1) {
+    if (workers_.empty() || tasks <= 1 || tasks > std::numeric_limits<uint32_t>::max()) {
         for (int64_t i = 0; i < tasks; ++i) task(i, 0);
         return;
     }
-    tasks_ = tasks;
     task_ = &task;
-    next_ = 0;
-    working_ = static_cast<int>(workers_.size());
-    {
-        const std::lock_guard<std::mutex> lock(mutex_);
-        ++round_;
+    done_ = 0;
+    const uint64_t round = (open_.load() >> 32) + 1;
+    open_ = round << 32 | static_cast<uint64_t>(tasks);
+    if (sleeping_ > 0) {
+        { const std::lock_guard<std::mutex> lock(mutex_); }
+        wake_.notify_all();
     }
-    wake_.notify_all();
-    share(0);
-    // Everybody has to leave before the next step may change what they share.
-    for (int spin = 0; working_ > 0; ++spin) {
+    while (claim(0)) {
+    }
+    for (int spin = 0; done_ < tasks; ++spin) {
         if (spin < kSpins) {
             pause();
         } else {
@@ -62,17 +68,16 @@ void ThreadPool::run(int64_t tasks, const Task& task) {
 }
 
 void ThreadPool::work(int worker) {
-    uint64_t seen = 0;
-    while (true) {
-        for (int spin = 0; spin < kSpins && round_ == seen; ++spin) pause();
-        if (round_ == seen) {
+    while (!stop_) {
+        for (int spin = 0; spin < kSpins && idle(); ++spin) pause();
+        if (idle()) {
             std::unique_lock<std::mutex> lock(mutex_);
-            wake_.wait(lock, [&] { return round_ != seen; });
+            ++sleeping_;
+            wake_.wait(lock, [&] { return !idle(); });
+            --sleeping_;
         }
-        if (stop_) return;
-        seen = round_;
-        share(worker);
-        --working_;
+        while (claim(worker)) {
+        }
     }
 }
 

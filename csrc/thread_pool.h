@@ -26,16 +26,18 @@ class ThreadPool {
 
   private:
     void work(int worker);
-    void share(int worker);
+    bool claim(int worker);
+    bool idle() const { return static_cast<uint32_t>(open_.load()) == 0 && !stop_.load(); }
 
     std::vector<std::thread> workers_;
     std::mutex busy_, mutex_;
     std::condition_variable wake_;
-    std::atomic<uint64_t> round_{0};
-    std::atomic<int64_t> next_{0};
-    std::atomic<int> working_{0};
+    // The round in the upper half, the tasks nobody has claimed yet in the lower: whoever comes late claims nothing,
+    // and nobody has to wait for a thread that is still asleep.
+    std::atomic<uint64_t> open_{0};
+    std::atomic<int64_t> done_{0};
+    std::atomic<int> sleeping_{0};
     std::atomic<bool> stop_{false};
-    int64_t tasks_ = 0;
     const Task* task_ = nullptr;
 };
 

@@ -147,6 +147,11 @@ void copy_rows(const CopyRow* rows, int64_t number) {
         const int64_t end = least(r.count, at + inside);
         const float* from = r.row + column;
         if (r.step == 2) {
+            // Two whole vectors of the row give one of even columns.
+            const float* last = r.row + r.width - 2 * Vec::kLanes;
+            for (; at + Vec::kLanes <= end && from <= last; at += Vec::kLanes, from += 2 * Vec::kLanes) {
+                evens(Vec::load(from), Vec::load(from + Vec::kLanes)).store(r.out + at);
+            }
             for (; at < end; ++at, from += 2) r.out[at] = *from;
         } else {
             for (; at < end; ++at, from += r.step) r.out[at] = *from;
