@@ -5,7 +5,6 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatch
 from typing import Any
 
 import numpy as np
@@ -109,7 +108,6 @@ class Analysis:
 
     graph: Graph
     model: nn.Module
-    exclude: Sequence[str]
     rules: dict[str, Rule]
     cells: Cells = field(default_factory=Cells)
     values: dict[fx.Node, Any] = field(default_factory=dict)
@@ -122,8 +120,6 @@ class Analysis:
     layers: list[Layer] = field(default_factory=list)
     glue: list[Glue] = field(default_factory=list)
     outputs: list[Value] = field(default_factory=list)
-    excluded: list[str] = field(default_factory=list)
-    opaque: dict[str, str] = field(default_factory=dict)
     read: Mask = field(default_factory=lambda: np.zeros(0, dtype=bool))
 
     def run(self) -> Analysis:
@@ -240,8 +236,8 @@ class Analysis:
         named = fx.map_arg(node.kwargs, lambda other: self.values[other])
         tensors = list(flatten((arguments, named)))
         name = operator_name(node)
-        if any(fnmatch(path, pattern) for path in Graph.paths(node) for pattern in self.exclude):
-            return self.barrier(node, tensors, f"{Graph.path(node)} is excluded")
+        if name == "opaque":
+            return self.barrier(node, tensors, f"{Graph.path(node)} is kept as it is")
         if not any(isinstance(value, Value) for value in tensors):
             return constant_of(node, arguments, named)
         rule = self.rules.get(name)

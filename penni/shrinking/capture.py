@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
@@ -26,20 +27,25 @@ class Graph:
 
     @staticmethod
     def path(node: fx.Node) -> str:
-        """The innermost module that `node` runs in, without the count of its call."""
-        return Graph.call(node).partition("@")[0]
+        """The innermost module that `node` runs in."""
+        stack = node.meta.get("nn_module_stack") or {}
+        return str(next(reversed(stack.values()))[0]).partition("@")[0] if stack else ""
 
     @staticmethod
     def call(node: fx.Node) -> str:
-        """The innermost module call that `node` belongs to; a second call of a module ends in `@1`."""
+        """The innermost module call that `node` belongs to; a second call of one module has a name of its own."""
         stack = node.meta.get("nn_module_stack") or {}
-        return str(next(reversed(stack.values()))[0]) if stack else ""
+        return str(next(reversed(stack))) if stack else ""
 
     @staticmethod
     def paths(node: fx.Node) -> list[str]:
         """All modules that `node` runs in, outermost first."""
         stack = node.meta.get("nn_module_stack") or {}
         return [str(path).partition("@")[0] for path, _ in stack.values()]
+
+
+class UntraceableError(PenniError):
+    """The model runs, but `torch.export` cannot make a graph of it."""
 
 
 def capture(model: nn.Module, inputs: Inputs, hidden: Sequence[str] = ()) -> Graph:
@@ -55,8 +61,9 @@ def capture(model: nn.Module, inputs: Inputs, hidden: Sequence[str] = ()) -> Gra
             warnings.simplefilter("ignore")
             program = torch.export.export(copy, inputs, strict=False)
     except Exception as error:  # torch.export raises whatever it meets on the way
+        _try(copy, inputs)
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise PenniError(
+        raise UntraceableError(
             f"torch.export cannot capture this model: {first}; "
             "name the part that it fails on in `exclude` to keep that part as it is"
         ) from error
@@ -71,6 +78,83 @@ def capture(model: nn.Module, inputs: Inputs, hidden: Sequence[str] = ()) -> Gra
         assert isinstance(tensor, Tensor)
         tensors[name] = (target, tensor.detach())
     return Graph(tuple(program.graph.nodes), tuple(signature.user_inputs), tensors)
+
+
+def untraceable_parts(model: nn.Module, inputs: Inputs) -> list[str]:
+    """The smallest modules of `model` that `torch.export` cannot capture on what they are given; none if it is the
+    model's own forward.
+    """
+    calls: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {}
+    copy = reconstruct(model).eval().cpu()
+
+    def note(name: str) -> Callable[..., None]:
+        def hook(module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+            calls.setdefault(name, (arguments, named))
+
+        return hook
+
+    handles = [
+        module.register_forward_pre_hook(note(name), with_kwargs=True) for name, module in copy.named_modules() if name
+    ]
+    try:
+        with torch.no_grad():
+            copy(*(value.cpu() for value in inputs))
+    finally:
+        for handle in handles:
+            handle.remove()
+
+    def search(parent: str) -> list[str]:
+        found: list[str] = []
+        for child, module in copy.get_submodule(parent).named_children():
+            name = f"{parent}.{child}" if parent else child
+            if name in calls and not _exports(module, *calls[name]):
+                found += search(name) or [name]
+            elif name not in calls and isinstance(module, (nn.ModuleList, nn.ModuleDict)):
+                found += search(name)
+        return found
+
+    return search("")
+
+
+def unreached_layers(model: nn.Module, graph: Graph, hidden: Sequence[str]) -> list[str]:
+    """Layers with weights that the captured graph never uses, by the outermost modules that hold nothing else."""
+    used = {graph.tensors[node.name][0] for node in graph.nodes if node.name in graph.tensors and node.users}
+    parameters = {id(parameter): name for name, parameter in model.named_parameters(remove_duplicate=False)}
+    reached = {id(dict(model.named_parameters(remove_duplicate=False)).get(name)) for name in used}
+    holders = {name.rpartition(".")[0] for key, name in parameters.items() if key in reached}
+    # Decomposed layers are captured under the name of the kernel that they rebuild.
+    holders |= {name.rpartition(".")[0] for name in used}
+
+    def idle(name: str, module: nn.Module) -> bool:
+        if not any(True for _ in module.parameters()) or any(name == h or name.startswith(f"{h}.") for h in hidden):
+            return False
+        return not any(holder == name or holder.startswith(f"{name}.") for holder in holders)
+
+    found: list[str] = []
+    for name, module in model.named_modules():
+        if name and not any(name.startswith(f"{other}.") for other in found) and idle(name, module):
+            found.append(name)
+    return found
+
+
+def _exports(module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> bool:
+    try:
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.export.export(module, arguments, named, strict=False)
+    except Exception:
+        return False
+    return True
+
+
+def _try(model: nn.Module, inputs: Inputs) -> None:
+    """Whether the model itself refuses this input, which is no matter of capturing it."""
+    try:
+        with torch.no_grad():
+            model(*inputs)
+    except Exception as error:
+        first = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise PenniError(f"the model does not run on the example input: {first}") from error
 
 
 def as_inputs(example_input: Tensor | Sequence[Tensor]) -> Inputs:

@@ -91,6 +91,16 @@ def where(analysis: Analysis, node: fx.Node, arguments: tuple[Any, ...], named: 
     return combine(analysis, node, (arguments[1], arguments[2], arguments[0]), "first two")
 
 
+def add_product(analysis: Analysis, node: fx.Node, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    """`addcmul(a, b, c)` is a + b·c."""
+    return combine(analysis, node, arguments[:3], "first or product")
+
+
+def expand_as(analysis: Analysis, node: fx.Node, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    """The second tensor gives no more than its shape, but that has to stay the same."""
+    return combine(analysis, node, arguments[:2], "shape")
+
+
 def combine(analysis: Analysis, node: fx.Node, operands: Sequence[Any], rule: str) -> Value:
     """New cells for every combination of the operands' cells that meet in an element."""
     values = [item for item in operands if isinstance(item, Value)]
@@ -181,8 +191,10 @@ def _result_zero(rule: str, zeros: Sequence[Mask]) -> Mask:
         return np.asarray(np.all(zeros, axis=0))
     if rule == "any":
         return np.asarray(np.any(zeros, axis=0))
-    if rule == "first":
+    if rule in ("first", "shape"):
         return zeros[0]
+    if rule == "first or product":
+        return zeros[0] & (zeros[1] | zeros[2])
     if rule == "first two":
         return zeros[0] & zeros[1]
     return np.zeros_like(zeros[0])
@@ -191,6 +203,10 @@ def _result_zero(rule: str, zeros: Sequence[Mask]) -> Mask:
 def _read(rule: str, zeros: Sequence[Mask], position: int) -> Mask:
     """Where the result looks at the operand at all: what multiplies a zero is not looked at."""
     read = np.ones_like(zeros[0])
+    if rule == "shape" and position > 0:
+        return np.zeros_like(zeros[0])
+    if rule == "first or product" and position > 0:
+        return ~zeros[3 - position]
     for other, zero in enumerate(zeros):
         if (rule == "any" and other != position) or (rule == "first" and other == 0 and position != 0):
             read &= ~zero

@@ -21,6 +21,8 @@ def _build() -> dict[str, Rule]:
     table.update({"pad": movement.pad, "constant_pad_nd": movement.pad})
     table.update(dict.fromkeys(pointwise.UNARY, pointwise.single))
     table.update(dict.fromkeys(pointwise.JOINS, pointwise.join))
+    table["addcmul"] = pointwise.add_product
+    table["expand_as"] = pointwise.expand_as
     table.update({"pow": pointwise.power, "where": pointwise.where})
     table.update(dict.fromkeys(reductions.WITHIN_CHANNELS, reductions.within_channels))
     table.update(dict.fromkeys(reductions.REDUCTIONS, reductions.reduce))

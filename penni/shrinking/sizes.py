@@ -13,7 +13,8 @@ from penni.shrinking.constraints import Removal
 # How the sizes of a glue operator are taken to be made, tried in this order: computed from shapes by the
 # model's code, kept in an attribute of the module, or written down so that they cannot change.
 DERIVED, ATTRIBUTE, WRITTEN = 0, 1, 2
-State = dict[tuple[str, str, int], int]
+Key = tuple[str, str, int]
+State = dict[Key, int]
 Edits = dict[tuple[str, str], Any]
 
 
@@ -64,7 +65,7 @@ def changes(glue: Glue, removal: Removal) -> list[Change]:
     return [] if removal.shape(glue.outputs[0]) == glue.outputs[0].shape else [Change(None, None)]
 
 
-def key_of(analysis: Analysis, glue: Glue) -> tuple[str, str, int]:
+def key_of(analysis: Analysis, glue: Glue) -> Key:
     """The same operator in all modules of one class is judged at once."""
     call = Graph.call(glue.node)
     peers = [other for other in analysis.glue if Graph.call(other.node) == call and other.kind == glue.kind]

@@ -109,6 +109,21 @@ def outputs_of(model: nn.Module, inputs: Inputs) -> list[Tensor]:
         return [leaf for leaf in pytree.tree_leaves(model(*inputs)) if isinstance(leaf, Tensor)]
 
 
+def other_inputs(inputs: Inputs) -> Inputs:
+    """Random numbers of the same scale, in a batch of another size."""
+    batch = 2 if inputs[0].dim() > 1 and inputs[0].shape[0] == 1 else 1
+    generator = torch.Generator().manual_seed(0)
+    result = []
+    for value in inputs:
+        if not value.is_floating_point() or value.dim() < 2:
+            result.append(value)
+            continue
+        noise = torch.randn(batch, *value.shape[1:], generator=generator, dtype=torch.float64)
+        spread = float(value.double().std()) if value.numel() > 1 else 1.0
+        result.append((noise * (spread or 1.0) + float(value.double().mean())).to(value.dtype).to(value.device))
+    return tuple(result)
+
+
 def in_double(model: nn.Module, inputs: Inputs) -> tuple[nn.Module, Inputs]:
     """Copies in double precision, where a true difference stands out from rounding."""
     widened = tuple(value.double() if value.is_floating_point() else value for value in inputs)
