@@ -53,6 +53,9 @@ class Engine:
             self._native = NativeEngine(
                 self._shapes, self._steps, [self._input], [self._output], packed.weights, self.threads
             )
+        except PenniError as error:
+            # The native side refuses without knowing the file.
+            raise PenniError(f"'{name}' is damaged: {error}") from error
         except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
             raise PenniError(f"'{name}' is damaged: its plan does not describe a network ({error})") from error
         for value, shape in ((self._input, self.input_shape), (self._output, self.output_shape)):
