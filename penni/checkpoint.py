@@ -72,7 +72,7 @@ def load(folder: str | Path, model: nn.Module | None = None) -> nn.Module:
     `model` is what the constructor gives, needed only where the checkpoint does not say how to
     build it; it is changed and returned.
     """
-    folder = Path(folder)
+    folder = _home(Path(folder))
     structure = read_structure(folder)
     if model is None:
         if structure["model"] is None:
@@ -97,11 +97,26 @@ def load(folder: str | Path, model: nn.Module | None = None) -> nn.Module:
     return model.eval()
 
 
+def is_checkpoint(folder: str | Path) -> bool:
+    """Whether `folder` holds a checkpoint, or a finished run with one."""
+    return (_home(Path(folder)) / STRUCTURE).is_file()
+
+
+def _home(folder: Path) -> Path:
+    """A run's folder stands for the checkpoint that the run ended with."""
+    inside = folder / "checkpoint"
+    return inside if not (folder / STRUCTURE).is_file() and (inside / STRUCTURE).is_file() else folder
+
+
 def read_structure(folder: str | Path) -> dict[str, Any]:
     """The checked content of a checkpoint's `structure.json`."""
-    file = Path(folder) / STRUCTURE
+    if not Path(folder).is_dir():
+        raise PenniError(f"there is no checkpoint folder '{folder}'")
+    file = _home(Path(folder)) / STRUCTURE
     if not file.is_file():
-        raise PenniError(f"'{folder}' is not a checkpoint: it has no {STRUCTURE}")
+        unfinished = (Path(folder) / "state.safetensors").is_file()
+        why = "its run is not finished; go on with --resume" if unfinished else f"it has no {STRUCTURE}"
+        raise PenniError(f"'{folder}' is not a checkpoint: {why}")
     try:
         structure = json.loads(file.read_text())
     except (json.JSONDecodeError, UnicodeDecodeError) as error:

@@ -8,14 +8,43 @@ from typing import Any
 
 import typer
 
-from penni.cli import compress, count
+from penni.cli import (
+    analyse,
+    bench,
+    compress,
+    count,
+    data,
+    evaluate,
+    export,
+    info,
+    inspect,
+    pack,
+    recipes,
+    report,
+    run,
+    shrink,
+    train,
+)
 from penni.errors import PenniError
 
 # Modules of this package import torch and the like inside their functions, never at the top:
 # `penni run` must work where only numpy is installed, and `penni --help` must be quick.
 COMMANDS: Mapping[str, Callable[..., Any]] = {
+    "analyse": analyse.analyse,
+    "bench": bench.bench,
     "compress": compress.compress,
     "count": count.count,
+    "demo": demo.demo,
+    "eval": evaluate.evaluate,
+    "export": export.export,
+    "info": info.info,
+    "inspect": inspect.inspect,
+    "pack": pack.pack,
+    "recipes": recipes.recipes,
+    "report": report.report,
+    "run": run.run,
+    "shrink": shrink.shrink,
+    "train": train.train,
 }
 
 
@@ -31,6 +60,7 @@ def application() -> typer.Typer:
     app.callback()(_root)
     for name, function in COMMANDS.items():
         app.command(name)(function)
+    app.add_typer(data.application, name="data")
     return app
 
 

@@ -3,19 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from penni.cli.options import Json, Weights
-
-if TYPE_CHECKING:
-    from penni.data.source import ImageSource
-
-DataDir = Annotated[Path | None, typer.Option("--data-dir", help="The folder with the data set's files.")]
-Normalise = Annotated[
-    str | None, typer.Option(help="The input normalisation the weights were trained with: cifar10, imagenet, half.")
-]
+from penni.cli.options import DataDir, DataName, Json, Normalise, Precision, Weights, print_json, trainer_for
 
 
 def compress(
@@ -24,7 +16,7 @@ def compress(
         str | None, typer.Option(help="A model: resnet56, torchvision:NAME, timm:NAME, file.py:callable, or a folder.")
     ] = None,
     weights: Weights = None,
-    data: Annotated[str | None, typer.Option(help="cifar10, digits or imagefolder:PATH.")] = None,
+    data: DataName = None,
     data_dir: DataDir = None,
     normalise: Normalise = None,
     recipe: Annotated[
@@ -33,7 +25,7 @@ def compress(
     change: Annotated[
         list[str] | None, typer.Option("--set", help="Change a recipe field: --set retrain.epochs=12. Repeatable.")
     ] = None,
-    precision: Annotated[str | None, typer.Option(help="auto, fp32 or bf16.")] = None,
+    precision: Precision = None,
     seed: Annotated[int | None, typer.Option(help="Seed of data order and augmentation.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
     as_json: Json = False,
@@ -42,32 +34,24 @@ def compress(
 
     With --resume, --out alone is enough: the run knows its model, data and recipe.
     """
-    from penni.cli.options import open_model, print_json
-    from penni.compress import compress as start
-    from penni.compress import resume as go_on
+    from penni.cli.options import open_model
+    from penni.compression import compress as start
+    from penni.compression import resume as go_on
     from penni.data import open_data
     from penni.errors import PenniError
     from penni.recipes import override, read
-    from penni.training.loop import Trainer
-    from penni.training.progress import ConsoleProgress
     from penni.training.state import read_state
-
-    def trainer_for(seed: int, precision: str) -> Trainer:
-        trainer = Trainer(seed=seed, precision=precision)
-        if trainer.is_main:
-            trainer.progress = ConsoleProgress()
-        return trainer
 
     try:
         if resume:
             if recipe or change or weights:
                 raise PenniError("a resumed run keeps its recipe and weights; leave --recipe, --set and --weights out")
             settings = read_state(out).settings
-            source = _data(
-                settings["notes"]["data"], data_dir or settings["notes"]["data_dir"], settings["notes"]["normalise"]
-            )
+            notes = settings["notes"]
+            source = open_data(notes["data"], data_dir or notes["data_dir"], notes["normalise"])
             saved = settings["recipe"]
-            go_on(out, source, trainer=trainer_for(saved["seed"], precision or saved["precision"]))
+            trainer = trainer_for(saved["seed"], precision or saved["precision"])
+            go_on(out, source, trainer=trainer)
         else:
             chosen = read(recipe) if recipe else None
             if chosen is None:
@@ -81,30 +65,27 @@ def compress(
                 raise PenniError("this recipe names no model or data set of its own: give --model and --data")
             normalise = normalise or chosen.normalise or None
             source = open_data(data_name, data_dir, normalise)
-            network = open_model(name, weights, **({} if Path(name).is_dir() else {"classes": source.classes}))
+            network = open_model(name, weights, source)
             notes = {
                 "data": data_name,
                 "data_dir": str(data_dir) if data_dir else None,
                 "normalise": normalise,
                 "weights": weights.name if weights else None,
             }
-            start(network, source, chosen, out, trainer=trainer_for(chosen.seed, chosen.precision), notes=notes)
+            trainer = trainer_for(chosen.seed, chosen.precision)
+            start(network, source, chosen, out, trainer=trainer, notes=notes)
     except KeyboardInterrupt:
         raise PenniError(
             f"stopped; every finished epoch is kept. Go on with: penni compress --out {out} --resume"
         ) from None
+    if not trainer.is_main:
+        return
     events = {record["event"]: record for record in read_state(out).records if "event" in record}
     if as_json:
         print_json(events)
         return
     _table(events)
     print(f"the compressed network is in {out / 'checkpoint'}")
-
-
-def _data(name: str, folder: Path | None, normalise: str | None) -> ImageSource:
-    from penni.data import open_data
-
-    return open_data(name, folder, normalise)
 
 
 def _table(events: dict[str, dict[str, float]]) -> None:

@@ -46,6 +46,25 @@ def build(name: str, **arguments: Any) -> nn.Module:
     return model
 
 
+def build_for(name: str, classes: int, channels: int) -> nn.Module:
+    """The network called `name` for a data set: with so many classes and input channels, as far as it can be told.
+
+    A user's own callable is given `classes` (or `num_classes`) and `channels` if it has parameters of these names.
+    """
+    source = name.partition(":")[0]
+    if source == "torchvision":
+        if channels != 3:
+            raise PenniError(f"torchvision's networks take 3 channels, the data has {channels}")
+        return build(name, classes=classes)
+    sizes = {"classes": classes, "channels": channels}
+    if name not in CIFAR_MODELS and source != "timm":
+        accepted = inspect.signature(_constructor(name)).parameters
+        if "classes" not in accepted and "num_classes" in accepted:
+            sizes = {"num_classes": classes, "channels": channels}
+        sizes = {key: value for key, value in sizes.items() if key in accepted}
+    return build(name, **sizes)
+
+
 def origin_of(model: nn.Module) -> Origin | None:
     """How `model` was made, if `build` made it."""
     origin = model.__dict__.get("_penni_origin")

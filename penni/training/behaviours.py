@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from penni.basis import BasisConv2d, basis_layers
-from penni.prune import Aim, dead_normalisation, density, prune_to
+from penni.pruning import Aim, dead_normalisation, density, prune_to
 from penni.training.schedules import Ramp, constant
 
 
@@ -139,8 +139,17 @@ class ProximalL1(L1):
 class UnitNorm(Behaviour):
     """Keep every basis kernel at norm one, and its coefficients at the scale that leaves the product as it is.
 
-    A·Bᵀ does not change when B grows and A shrinks; with this, the size of a coefficient means something.
+    A·Bᵀ does not change when B grows and A shrinks; with this, the size of a coefficient means something. A basis
+    kernel's gradient sums over every kernel of the layer, so its curvature is its coefficients' squared norm times that
+    of a coefficient (whose basis has norm one): its step is scaled by the inverse, or it blows up where A is large.
     """
+
+    @torch.no_grad()
+    def before_step(self, moment: Moment) -> None:
+        for layer in basis_layers(moment.model).values():
+            if layer.basis.grad is not None:
+                squares = layer.coefficients.square().sum(dim=(0, 1)).clamp_min(1.0)
+                layer.basis.grad.div_(squares.view(-1, 1, 1))
 
     def start_phase(self, model: nn.Module) -> None:
         normalise_bases(model)

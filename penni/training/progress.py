@@ -68,7 +68,7 @@ class ConsoleProgress:
 
     def say(self, text: str) -> None:
         """One line."""
-        self.console.print(text, highlight=False, markup=False)
+        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 class _Silent:

@@ -23,7 +23,7 @@ from penni.checkpoint import load, save, writing
 from penni.data.source import ImageSource
 from penni.errors import PenniError
 from penni.measure import count
-from penni.prune import Aim, aim_for, density, kill_dead_filters, prune_by_deviation, prune_to
+from penni.pruning import Aim, aim_for, density, kill_dead_filters, prune_by_deviation, prune_to
 from penni.recipes.load import from_dictionary, to_toml
 from penni.recipes.settings import Finetune, Recipe, Retrain
 from penni.training.behaviours import (
@@ -38,8 +38,9 @@ from penni.training.behaviours import (
     UnitNorm,
 )
 from penni.training.loop import Phase, Record, Trainer, evaluate, optimiser_for, run_phase
+from penni.training.run import check_free
 from penni.training.schedules import RAMPS
-from penni.training.state import METRICS, STATE, RunState, read_state
+from penni.training.state import RunState, read_state
 
 CHECKPOINT = "checkpoint"
 
@@ -55,13 +56,12 @@ def compress(
 ) -> nn.Module:
     """Take a trained `model` through all phases; the run is kept in `folder`, the compressed network is returned."""
     folder = Path(folder)
-    if (folder / STATE).exists() or (folder / METRICS).exists():
-        raise PenniError(f"'{folder}' already holds a run: resume it with --resume, or choose another folder")
-    if folder.exists() and any(folder.iterdir()):
-        raise PenniError(f"'{folder}' is not empty: choose another folder for the run")
     trainer = trainer or Trainer(seed=recipe.seed, precision=recipe.precision)
     # What cannot work should be said before anything is written.
     decomposition_plan_of(model, recipe)
+    if trainer.is_main:
+        check_free(folder)
+    trainer.accelerator.wait_for_everyone()
     run = _Run(folder, recipe, data, trainer, copy.deepcopy(model), dict(notes or {}))
     run.begin()
     return run.finish()
@@ -73,6 +73,8 @@ def resume(
     """Go on with the run in `folder`. `model` is needed only if its checkpoints do not say how to build it."""
     folder = Path(folder)
     state = read_state(folder)
+    if "recipe" not in state.settings:
+        raise PenniError(f"'{folder}' holds a run of `penni train`; resume it with that")
     recipe = from_dictionary(state.settings["recipe"])
     trainer = trainer or Trainer(seed=recipe.seed, precision=recipe.precision)
     base = load(folder / "base", model=copy.deepcopy(model))

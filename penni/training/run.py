@@ -1,0 +1,85 @@
+"""Train a network from scratch (or go on from weights) into a run folder that can be resumed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from penni.checkpoint import save
+from penni.data.source import ImageSource
+from penni.errors import PenniError
+from penni.training.behaviours import Behaviour
+from penni.training.loop import Phase, Record, Trainer, evaluate, optimiser_for, run_phase
+from penni.training.state import STATE, RunState, read_state
+
+
+def fit(
+    model: nn.Module,
+    data: ImageSource,
+    phase: Phase,
+    *,
+    trainer: Trainer | None = None,
+    behaviours: Sequence[Behaviour] = (),
+    teacher: nn.Module | None = None,
+) -> list[Record]:
+    """Train `model` in place for one phase, in memory only; one record per epoch is returned."""
+    return run_phase(model, data, phase, trainer or Trainer(), behaviours=behaviours, teacher=teacher)
+
+
+def train(
+    model: nn.Module,
+    data: ImageSource,
+    phase: Phase,
+    folder: str | Path,
+    *,
+    trainer: Trainer | None = None,
+    notes: Mapping[str, Any] | None = None,
+    resume: bool = False,
+) -> nn.Module:
+    """Train `model` in place; after every epoch `folder` holds all that is needed to go on, then the result."""
+    folder = Path(folder)
+    trainer = trainer or Trainer()
+    if resume:
+        state = read_state(folder)
+        if state.phase not in ("train", "done"):
+            raise PenniError(f"'{folder}' holds a run of `penni compress`; resume it with that")
+    else:
+        if trainer.is_main:
+            check_free(folder)
+        trainer.accelerator.wait_for_everyone()
+        state = RunState(phase="train", settings={"notes": dict(notes or {})})
+    trainer.place(model)
+    optimiser = optimiser_for(model, phase)
+    if resume:
+        state.restore(model, optimiser)
+
+    def after_epoch(epoch: int, record: Record) -> None:
+        state.epoch = epoch + 1
+        state.records.append(record)
+        state.keep(model, optimiser)
+        if trainer.is_main:
+            state.write(folder)
+        trainer.accelerator.wait_for_everyone()
+
+    run_phase(model, data, phase, trainer, optimiser=optimiser, first_epoch=state.epoch, after_epoch=after_epoch)
+    if trainer.is_main:
+        save(model, folder / "checkpoint", notes=state.settings["notes"])
+    accuracy, _ = evaluate(model, data, trainer)
+    trainer.progress.say(f"trained: accuracy {accuracy:.2%}; the network is in {folder / 'checkpoint'}")
+    return model
+
+
+def check_free(folder: Path) -> None:
+    """The error if something is in `folder` already: a run never mixes with what was there."""
+    if is_run(folder):
+        raise PenniError(f"'{folder}' already holds a run: go on with it by --resume, or choose another folder")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise PenniError(f"'{folder}' is not an empty folder: choose another one for the run")
+
+
+def is_run(folder: str | Path) -> bool:
+    """Whether there is a run to resume in `folder`."""
+    return (Path(folder) / STATE).is_file()
