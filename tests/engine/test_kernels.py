@@ -1,0 +1,85 @@
+"""Every kernel of every instruction set, on every shape of one table, against a convolution in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from kernel_cases import CASES, Case, images_of, program_of
+
+from penni.engine import reference
+from penni.engine.layout import candidates, prepare
+from penni.engine.program import Array, Program
+from penni.engine.runtime import NativeEngine, available
+
+SETS = available()
+TOLERANCE = 1e-5
+
+
+@pytest.fixture(params=SETS)
+def instruction_set(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("PENNI_ISA", request.param)
+    return str(request.param)
+
+
+def choices_for(program: Program) -> Iterator[dict[str, Any]]:
+    """The planner's candidates, and the same kernels with tiles and blocks that it would not choose."""
+    listed = candidates(program, program.steps[-1])
+    yield from listed
+    for kernel in dict.fromkeys(str(choice["kernel"]) for choice in listed):
+        for tile, lines in ((16, 3), (48, 1000), (112, 7)):
+            yield {"kernel": kernel, "tile": tile, "lines": lines}
+
+
+def run(program: Program, choice: Mapping[str, Any], images: Array, threads: int) -> Array:
+    steps = [prepare(program, step, choice if step.op == "conv" else {"kernel": step.op}) for step in program.steps]
+    engine = NativeEngine.from_steps(program.shapes, steps, [program.input], [program.output], threads)
+    return engine.run([images])[0]
+
+
+def error(got: Array, wanted: Array) -> float:
+    return float(np.abs(got - wanted).max() / max(1.0, np.abs(wanted).max()))
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_kernel_gives_the_convolution(case: Case, instruction_set: str) -> None:
+    program, images = program_of(case), images_of(case)
+    wanted = reference.run(program, images)
+    tried = 0
+    for choice in choices_for(program):
+        for threads in (1, 2):
+            got = run(program, choice, images, threads)
+            assert error(got, wanted) <= TOLERANCE, f"{choice} with {threads} threads"
+            tried += 1
+    assert tried >= 8
+
+
+@pytest.mark.parametrize("case", CASES[::4], ids=str)
+@pytest.mark.parametrize("batch", range(1, 34, 4))
+def test_every_batch_size_gives_each_image_its_answer(case: Case, batch: int) -> None:
+    program = program_of(case)
+    images = np.random.default_rng(2).standard_normal((batch, *program.shapes[0]), dtype=np.float32)
+    wanted = reference.run(program, images)
+    for choice in candidates(program, program.steps[-1]):
+        assert error(run(program, choice, images, 2), wanted) <= TOLERANCE, choice
+
+
+@pytest.mark.parametrize("case", CASES[::5], ids=str)
+def test_the_same_plan_gives_the_same_bits(case: Case, instruction_set: str) -> None:
+    program, images = program_of(case), images_of(case)
+    choice = candidates(program, program.steps[-1])[0]
+    first = run(program, choice, images, 1)
+    for threads in (1, 2, 3):
+        np.testing.assert_array_equal(run(program, choice, images, threads), first)
+
+
+def test_what_is_not_a_number_is_not_hidden(instruction_set: str) -> None:
+    program = program_of(Case(3, (8, 8), 4, density=1.0))
+    images = np.zeros((1, 3, 8, 8), np.float32)
+    images[0, 1, 4, 4] = np.nan
+    for choice in candidates(program, program.steps[-1]):
+        got = run(program, choice, images, 1)
+        assert np.isnan(got[0, :, 4, 4]).all()
+        assert np.isfinite(got[0, :, 0, 0]).all()
