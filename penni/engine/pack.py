@@ -20,7 +20,6 @@ import math
 import mmap
 import os
 import re
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,6 +106,9 @@ def _with_checksum(content: bytes, place: int) -> bytes:
 
 def write(file: str | Path, content: bytes) -> Path:
     """Put `content` at `file`, whole or not at all."""
+    # Loading must be quick, and only writing needs this.
+    import tempfile
+
     file = Path(file)
     temporary = ""
     try:
