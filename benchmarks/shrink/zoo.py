@@ -1,7 +1,7 @@
 """Shrink the zoos' networks with random dead channels; one JSON line per run, so that a stopped sweep goes on.
 
-    python benchmarks/shrink/zoo.py --out results/shrink/coverage.jsonl
-    python benchmarks/shrink/zoo.py --table results/shrink
+python benchmarks/shrink/zoo.py --out results/shrink/coverage.jsonl
+python benchmarks/shrink/zoo.py --table results/shrink
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import platform
-import resource
+import re
 import signal
 import sys
 import time
@@ -50,9 +50,7 @@ def make(name: str) -> nn.Module:
     if kind == "resnet50_fpn":
         return detection.backbone_utils.resnet_fpn_backbone(backbone_name="resnet50", weights=None)
     if kind == "mobilenet_v3_large_fpn":
-        return detection.backbone_utils.mobilenet_backbone(
-            backbone_name="mobilenet_v3_large", weights=None, fpn=True
-        )
+        return detection.backbone_utils.mobilenet_backbone(backbone_name="mobilenet_v3_large", weights=None, fpn=True)
     if kind == "retinanet_heads":
         return RetinaHeads()
     return detection.__dict__[kind](weights=None, weights_backbone=None).backbone
@@ -81,7 +79,7 @@ def run(name: str, size: str, seed: int) -> dict[str, Any]:
         model = make(name).eval()
         if setting["decomposed"]:
             try:
-                model = penni.decompose(model, {"*": 3}) if False else decompose_where_possible(model)
+                model = decompose_where_possible(model)
             except penni.PenniError as error:
                 record["note"] = f"not decomposed: {error}"
         deaden(model, seed, filters=setting["filters"], inputs=setting["inputs"])
@@ -102,7 +100,8 @@ def run(name: str, size: str, seed: int) -> dict[str, Any]:
         record.update(params_before=before, params_after=after)
         record["exact"] = record["fp32"] <= 1e-4 and record["fp64"] <= 1e-9
     except Exception as error:  # a table of what works lists what does not, with its reason
-        record.update(exact=False, reason=f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}")
+        first = (str(error).strip() or "no message").splitlines()[0]
+        record.update(exact=False, reason=f"{type(error).__name__}: {first}")
     return record
 
 
@@ -111,17 +110,17 @@ def decompose_where_possible(model: nn.Module) -> nn.Module:
     plan = penni.decomposition_plan(model, 1)
     layers = {choice.name: 3 for choice in plan if choice.bases is not None}
     modules = dict(model.named_modules())
-    numbers = {name: min(number, modules[name].kernel_size[0] * modules[name].kernel_size[1]) for name, number in layers.items()}
-    return penni.decompose(model, numbers)
+    sizes = {name: modules[name].kernel_size[0] * modules[name].kernel_size[1] for name in layers}
+    return penni.decompose(model, {name: min(number, sizes[name]) for name, number in layers.items()})
 
 
-def sweep(out: Path, only: str, seeds: list[int], limit: int) -> None:
-    done = {(record["model"], record["seed"]) for record in read(out)}
+def sweep(out: Path, only: str, seeds: list[int], limit: int, retry: bool) -> None:
+    done = {(record["model"], record["seed"]) for record in read(out) if record["exact"] or not retry}
     out.parent.mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGALRM, _too_long)
     for seed in seeds:
         for name, size in models():
-            if (name, seed) in done or only not in name:
+            if (name, seed) in done or not re.search(only, name):
                 continue
             signal.alarm(limit)
             try:
@@ -146,9 +145,10 @@ def read(out: Path) -> list[dict[str, Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("results/shrink/coverage.jsonl"))
-    parser.add_argument("--only", default="", help="models whose name holds this")
+    parser.add_argument("--only", default="", help="models whose name matches this regular expression")
     parser.add_argument("--seeds", type=int, nargs="+", default=list(SETTINGS))
     parser.add_argument("--limit", type=int, default=240, help="seconds for one run")
+    parser.add_argument("--retry", action="store_true", help="run those again that were not exact")
     parser.add_argument("--table", type=Path, help="write coverage.md and coverage.csv to this folder and end")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -157,14 +157,13 @@ def main() -> None:
 
         write(read(options.out), options.table, sys.argv, machine())
         return
-    sweep(options.out, options.only, options.seeds, options.limit)
+    sweep(options.out, options.only, options.seeds, options.limit, options.retry)
 
 
 def machine() -> str:
     """What the figures were measured on."""
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    assert memory
-    return f"{platform.machine()}, {torch.get_num_threads()} threads, PyTorch {torch.__version__}, Python {platform.python_version()}"
+    versions = f"PyTorch {torch.__version__}, Python {platform.python_version()}"
+    return f"{platform.machine()}, {torch.get_num_threads()} threads, {versions}"
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, fx, nn
 
 from penni.errors import UnknownOperatorError
@@ -134,8 +135,10 @@ class Analysis:
     def site(self, node: fx.Node) -> Site:
         return Site(node.name, operator_name(node), Graph.path(node))
 
-    def fresh(self, node: fx.Node, number: int, zero: Mask | bool = False) -> Ids:
-        return self.cells.new(self.site(node), number, zero)
+    def fresh(
+        self, node: fx.Node, number: int, zero: Mask | bool = False, constant: NDArray[np.float64] | None = None
+    ) -> Ids:
+        return self.cells.new(self.site(node), number, zero, constant)
 
     def by_axis(self, node: fx.Node, value: Value, axis: int) -> Ids:
         """One cell for each position along `axis`, whatever the tensor varies along otherwise."""

@@ -66,6 +66,8 @@ class Cells:
 
     count: int = 0
     zero: Mask = field(default_factory=lambda: np.zeros(1024, dtype=bool))
+    # What a cell holds if that does not depend on the input and is the same everywhere; else not a number.
+    constant: NDArray[np.float64] = field(default_factory=lambda: np.zeros(1024))
     pinned: NDArray[np.int32] = field(default_factory=lambda: np.zeros(1024, dtype=np.int32))
     site: NDArray[np.int32] = field(default_factory=lambda: np.zeros(1024, dtype=np.int32))
     channel: NDArray[np.int32] = field(default_factory=lambda: np.zeros(1024, dtype=np.int32))
@@ -73,15 +75,20 @@ class Cells:
     reasons: list[str] = field(default_factory=lambda: [""])
     ties: list[tuple[Ids, Ids]] = field(default_factory=list)
 
-    def new(self, site: Site, number: int, zero: Mask | bool = False) -> Ids:
-        """Ids of `number` fresh cells."""
+    def new(
+        self, site: Site, number: int, zero: Mask | bool = False, constant: NDArray[np.float64] | None = None
+    ) -> Ids:
+        """Ids of `number` fresh cells; `constant` tells what they hold where that is known, and may add to `zero`."""
         while self.count + number > len(self.zero):
-            for name in ("zero", "pinned", "site", "channel"):
+            for name in ("zero", "constant", "pinned", "site", "channel"):
                 old = getattr(self, name)
                 setattr(self, name, np.concatenate([old, np.zeros_like(old)]))
         ids = np.arange(self.count, self.count + number, dtype=np.int64)
         self.count += number
-        self.zero[ids] = zero
+        held = np.full(number, np.nan) if constant is None else constant.astype(np.float64)
+        held[np.broadcast_to(zero, number)] = 0.0
+        self.constant[ids] = held
+        self.zero[ids] = held == 0
         if not self.sites or self.sites[-1] != site:
             self.sites.append(site)
         self.site[ids] = len(self.sites) - 1

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import fx
+from torch import fx, nn
 
 from penni.basis import BasisConv2d
 from penni.shrinking.analysis import AllOrNothing, Analysis, Axis, Edges, Glue, Grouped, Layer, Mixture
@@ -49,7 +49,8 @@ def convolution(analysis: Analysis, node: fx.Node, arguments: tuple[Any, ...], n
     analysis.layers.append(Layer(Graph.path(node), inputs, outputs))
     shape = tuple(node.meta["val"].shape)
     result = Value(shape, along(axis, len(shape), outputs))
-    if groups > 1:
+    layer = analysis.module(node)
+    if groups > 1 and not isinstance(layer, (nn.modules.conv._ConvNd, BasisConv2d)):
         analysis.glue.append(Glue(node, "groups", (value,), (result,)))
     return result
 
@@ -86,11 +87,11 @@ def batch_norm(analysis: Analysis, node: fx.Node, arguments: tuple[Any, ...], na
     size = len(inputs)
     scale = weight.value.double() if weight is not None else torch.ones(size, dtype=torch.float64)
     shift = bias.value.double().clone() if bias is not None else torch.zeros(size, dtype=torch.float64)
-    blank = (scale == 0).numpy() & (shift == 0).numpy()
+    flat, shifted = (scale == 0).numpy(), shift.numpy().copy()
     if mean is not None and variance is not None:
         shift = shift - scale * mean.value.double() / torch.sqrt(variance.value.double() + epsilon)
-    zero = blank | (analysis.cells.zero[inputs] & (shift == 0).numpy())
-    outputs = analysis.fresh(node, size, zero)
+    constant = np.where(flat, shifted, analysis.cells.constant[inputs] * scale.numpy() + shift.numpy())
+    outputs = analysis.fresh(node, size, constant=constant)
     analysis.cells.tie(outputs, inputs)
     live = (scale != 0).numpy()
     analysis.reads.append(Edges(outputs[live], inputs[live]))
@@ -173,10 +174,9 @@ def _mix(analysis: Analysis, node: fx.Node, inputs: Ids, used: Mask, bias: Const
     groups, per_group = used.shape[0], used.shape[1]
     grouped = inputs.reshape(groups, -1)
     heard = (used & ~analysis.cells.zero[grouped][:, None, :]).any(axis=2).reshape(-1)
-    silent = ~heard
-    if bias is not None:
-        silent &= (bias.value == 0).numpy()
-    outputs = analysis.fresh(node, groups * per_group, silent)
+    # What hears nothing holds its bias.
+    held = bias.value.double().numpy() if bias is not None else np.zeros(groups * per_group)
+    outputs = analysis.fresh(node, groups * per_group, constant=np.where(heard, np.nan, held))
     # A zero input is not read: removing it changes nothing.
     analysis.reads.append(Mixture(outputs.reshape(groups, -1), grouped, used))
     return outputs

@@ -49,16 +49,19 @@ JOINS = {
 def single(analysis: Analysis, node: fx.Node, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
     """An element-wise function of one tensor: its channels are its operand's."""
     value = arguments[0]
-    probe = torch.zeros(1, dtype=value_type(node))
+    cells, inverse = torch.unique(value.plane, return_inverse=True)
+    held = analysis.cells.constant[cells.numpy()]
+    # Zero at the end tells whether a zero channel stays one; the constants before it become others.
+    probe = torch.tensor([*np.nan_to_num(held), 0.0]).to(value_type(node))
     others = [probe if isinstance(item, Value) else item for item in arguments[1:]]
     result = node.target(probe, *others, **named)  # type: ignore[operator]
-    if isinstance(result, tuple):
-        result = result[0]
+    result = result[0] if isinstance(result, tuple) else result
     shape = tuple(_first(node.meta["val"]).shape)
-    if bool((result == 0).all()):
+    made = np.where(np.isnan(held), np.nan, result[:-1].double().numpy())
+    # Cells are shared where nothing new is known of them.
+    if bool(result[-1] == 0) and bool((np.isnan(held) | (held == 0)).all()):
         return Value(shape, value.plane)
-    cells, inverse = torch.unique(value.plane, return_inverse=True)
-    ids = analysis.fresh(node, len(cells))
+    ids = analysis.fresh(node, len(cells), constant=made)
     analysis.cells.tie(ids, cells.numpy())
     analysis.reads.append(Edges(ids, cells.numpy()))
     return Value(shape, torch.from_numpy(ids)[inverse])

@@ -60,7 +60,9 @@ def changes(glue: Glue, removal: Removal) -> list[Change]:
         return [Change(old, new)] if old != new else []
     if glue.kind == "pad":
         return _padding(glue, removal)
-    if glue.kind in ("groups", "norm groups"):
+    if glue.kind == "groups":
+        return _groups(glue, removal)
+    if glue.kind == "norm groups":
         return []
     return [] if removal.shape(glue.outputs[0]) == glue.outputs[0].shape else [Change(None, None)]
 
@@ -125,6 +127,18 @@ def _padding(glue: Glue, removal: Removal) -> list[Change]:
         end = len(line) - after
         found += [Change(before, int(line[:before].sum())), Change(after, int(line[end:].sum()))]
     return found if any(change.old != change.new for change in found) else []
+
+
+def _groups(glue: Glue, removal: Removal) -> list[Change]:
+    """The number of groups of a convolution that is not one of PyTorch's layers, which follow by themselves."""
+    arguments: list[Any] = list(glue.node.args)
+    old = int(arguments[6])
+    result = glue.outputs[0]
+    axis = next((axis for axis, size in enumerate(result.plane.shape) if size > 1), None)
+    if axis is None:
+        return []
+    new = int(removal.kept(result, axis).reshape(old, -1).any(axis=1).sum())
+    return [Change(old, new)] if new != old else []
 
 
 def _padding_pair(found: list[Change]) -> list[Change]:
