@@ -47,7 +47,7 @@ def depth_colour(share: float) -> tuple[float, float, float]:
 
 
 @contextmanager
-def style(palette: Palette, salt: str) -> Iterator[Any]:
+def style(palette: Palette) -> Iterator[Any]:
     """Matplotlib's pyplot with the project's look, on no screen, leaving the user's own settings alone."""
     try:
         import matplotlib
@@ -56,8 +56,6 @@ def style(palette: Palette, salt: str) -> Iterator[Any]:
     settings = {
         "font.size": 10,
         "font.family": "DejaVu Sans",
-        "svg.fonttype": "none",
-        "svg.hashsalt": salt,
         "axes.spines.top": False,
         "axes.spines.right": False,
         "axes.grid": True,
@@ -72,7 +70,6 @@ def style(palette: Palette, salt: str) -> Iterator[Any]:
         "legend.fontsize": 9,
         "xtick.labelsize": 9,
         "ytick.labelsize": 9,
-        "savefig.dpi": 160,
     }
     settings |= dict.fromkeys(
         ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), palette.ink
@@ -86,7 +83,7 @@ def style(palette: Palette, salt: str) -> Iterator[Any]:
 
 def as_svg(figure: Any, name: str) -> str:
     """The figure as an SVG for the page: themed, scalable, its ids its own; `layer-N` parts carry data-layer."""
-    text = svg_file(figure)
+    text = svg_file(figure, text="none")
     text = text[text.index("<svg") :]
     for marker, variable, _ in _ROLES.values():
         text = text.replace(marker, variable)
@@ -97,15 +94,19 @@ def as_svg(figure: Any, name: str) -> str:
     return re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
 
 
-def svg_file(figure: Any) -> str:
-    """The figure as a stand-alone SVG document."""
+def svg_file(figure: Any, text: str = "path") -> str:
+    """The figure as an SVG document; its text as outlines, which look alike everywhere, or ("none") as text."""
+    import matplotlib
+
     stream = io.StringIO()
-    figure.savefig(stream, format="svg", bbox_inches="tight", pad_inches=0.05, metadata={"Date": None})
+    # The salt makes the file depend on nothing but the figure.
+    with matplotlib.rc_context({"svg.fonttype": text, "svg.hashsalt": "penni"}):
+        figure.savefig(stream, format="svg", bbox_inches="tight", pad_inches=0.05, metadata={"Date": None})
     return stream.getvalue()
 
 
 def png_file(figure: Any) -> bytes:
     """The figure as pixels, on white."""
     stream = io.BytesIO()
-    figure.savefig(stream, format="png", bbox_inches="tight", pad_inches=0.05, facecolor="white")
+    figure.savefig(stream, format="png", dpi=160, bbox_inches="tight", pad_inches=0.05, facecolor="white")
     return stream.getvalue()

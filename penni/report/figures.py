@@ -37,7 +37,7 @@ def all_figures(run: Findings, measured: Measurements) -> list[Plot]:
             "widths",
             "Width of each layer",
             f"Filters of each convolution in the base network and {newest}.",
-            lambda p: _bars(p, "widths", names, [row.base.width for row in convolutions], after, "filters", newest),
+            lambda p: _bars(p, names, [row.base.width for row in convolutions], after, "filters", newest),
         )
     )
     before_macs = [row.base.macs / 1e6 for row in run.layers]
@@ -48,7 +48,7 @@ def all_figures(run: Findings, measured: Measurements) -> list[Plot]:
             "macs",
             "Multiply-accumulates of each layer",
             "Millions of multiply-accumulates for one image; zeros are not counted.",
-            lambda p: _bars(p, "macs", every, before_macs, after_macs, "million MACs", newest),
+            lambda p: _bars(p, every, before_macs, after_macs, "million MACs", newest),
         )
     )
     base_times, times = (measured.layer_microseconds.get(key) for key in ("base", "compressed"))
@@ -61,7 +61,6 @@ def all_figures(run: Findings, measured: Measurements) -> list[Plot]:
                 "(normalisation, activation, addition).",
                 lambda p: _bars(
                     p,
-                    "time",
                     every,
                     [(base_times or {}).get(name, 0.0) for name in every],
                     [times.get(name, 0.0) for name in every],
@@ -97,15 +96,14 @@ def all_figures(run: Findings, measured: Measurements) -> list[Plot]:
 
 def _bars(
     palette: Palette,
-    name: str,
     labels: Sequence[str],
     before: Sequence[float],
     after: Sequence[float],
     unit: str,
     newest: str,
 ) -> Any:
-    with style(palette, name) as new_figure:
-        figure = new_figure(figsize=(max(6.2, 0.19 * len(labels) + 0.8), 3.0))
+    with style(palette) as new_figure:
+        figure = new_figure(figsize=(max(5.4, 0.19 * len(labels) + 0.8), 3.0))
         axes = figure.subplots()
         wide = axes.bar(range(len(labels)), before, width=0.86, color=palette.before, label="base")
         slim = axes.bar(range(len(labels)), after, width=0.46, color=palette.after, label=newest)
@@ -116,13 +114,13 @@ def _bars(
         axes.tick_params(axis="x", length=0, labelsize=8)
         axes.set_xlim(-0.7, len(labels) - 0.3)
         axes.set_ylabel(unit)
-        axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, borderaxespad=0.2)
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0.2)
         return figure
 
 
 def _curves(palette: Palette, run: Findings) -> Any:
-    with style(palette, "curves") as new_figure:
-        figure = new_figure(figsize=(6.2, 6.4))
+    with style(palette) as new_figure:
+        figure = new_figure(figsize=(5.4, 6.2))
         accuracy, loss, kept = figure.subplots(3, 1, sharex=True, height_ratios=(3, 2, 2))
         xs = list(range(1, len(run.epochs) + 1))
         for number, record in zip(xs, run.epochs, strict=True):
@@ -141,7 +139,7 @@ def _curves(palette: Palette, run: Findings) -> Any:
             accuracy.plot(xs, values, color=getattr(palette, colour), marker="o", ms=3, label=label)
         accuracy.axhline(100 * run.first["test_accuracy"], color=palette.accent, ls="--", lw=1, label="base, test")
         accuracy.set_ylabel("accuracy, %")
-        accuracy.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=3, borderaxespad=0.2)
+        accuracy.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3, borderaxespad=0.2)
         loss.plot(xs, [record["loss"] for record in run.epochs], color=palette.before, marker="o", ms=3)
         loss.plot(xs, [record["test_loss"] for record in run.epochs], color=palette.after, marker="o", ms=3)
         loss.set_ylabel("loss")
@@ -151,10 +149,12 @@ def _curves(palette: Palette, run: Findings) -> Any:
         ):
             points = [(x, 100 * record[key]) for x, record in zip(xs, run.epochs, strict=True) if key in record]
             if points:
-                kept.plot(*zip(*points, strict=True), color=getattr(palette, colour), ls=dash, label=label)
+                kept.plot(
+                    *zip(*points, strict=True), color=getattr(palette, colour), ls=dash, marker="o", ms=3, label=label
+                )
         kept.set_ylabel("of A, %")
         kept.set_ylim(0, 105)
-        kept.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, borderaxespad=0.2)
+        kept.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0.2)
         kept.set_xlabel("epoch: retraining, then fine-tuning")
         kept.xaxis.get_major_locator().set_params(integer=True)
         kept.set_xlim(0.5, len(xs) + 0.5)
@@ -164,8 +164,8 @@ def _curves(palette: Palette, run: Findings) -> Any:
 
 
 def _spectra(palette: Palette, run: Findings) -> Any:
-    with style(palette, "spectra") as new_figure:
-        figure = new_figure(figsize=(6.6, 3.2))
+    with style(palette) as new_figure:
+        figure = new_figure(figsize=(5.8, 3.0))
         left, right = figure.subplots(1, 2)
         positions = {row.name: index for index, row in enumerate(run.layers)}
         longest = max(len(spectrum.values) for spectrum in run.spectra)
@@ -176,7 +176,7 @@ def _spectra(palette: Palette, run: Findings) -> Any:
             for axes, values, part in ((left, spectrum.values, "values"), (right, spectrum.errors, "errors")):
                 (line,) = axes.plot(xs, values, color=depth_colour(share), lw=1.2, alpha=0.75, label=label)
                 line.set_gid(f"layer-{positions[spectrum.name]}-{part}")
-        for axes, title in ((left, "singular value, share of the largest"), (right, "relative error with d kernels")):
+        for axes, title in ((left, "singular values"), (right, "relative error")):
             for bases in sorted({spectrum.bases for spectrum in run.spectra}):
                 axes.axvline(bases, color=palette.ink, lw=0.9, ls="--")
             axes.set_title(title)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from html import escape
 from importlib import resources
@@ -12,6 +13,9 @@ from penni._version import __version__
 from penni.report.findings import Findings
 from penni.report.measurements import Measurements
 from penni.report.tables import Table, shown
+
+# Points of width up to which a figure is shown whole.
+_FITS = 520
 
 
 def page(
@@ -73,14 +77,14 @@ def _tiles(run: Findings, measured: Measurements) -> list[str]:
     times = measured.milliseconds
     if "engine compressed" in times:
         reference = "engine base" if "engine base" in times else "torch base"
-        torch_time = f", PyTorch {times['torch base']:.3g} ms" if "torch base" in times else ""
+        torch_time = f", PyTorch {_milliseconds(times['torch base'])}" if "torch base" in times else ""
         where = "dense in the engine" + torch_time if reference == "engine base" else "dense in PyTorch"
         tiles.append(
             _ratio_tile(
                 "latency, one image, one thread",
                 times[reference],
                 times["engine compressed"],
-                lambda value: f"{value:.3g} ms",
+                _milliseconds,
                 where,
             )
         )
@@ -160,7 +164,11 @@ def _choice(kind: str, heading: str, parts: Sequence[tuple[str, str, str, str]])
 
 
 def _labelled(svg: str, title: str) -> str:
-    return svg.replace("<svg ", f'<svg role="img" aria-label="{escape(title)}" ', 1)
+    width = re.search(r'<svg [^>]*?width="([\d.]+)pt"', svg)
+    # A figure that fits a screen shrinks with it, up to what can be read; a wide one is scrolled at its own size.
+    narrow = width is not None and float(width[1]) < _FITS
+    style = f' class="narrow" style="max-width:{1.5 * float(width[1]):.0f}px"' if narrow and width else ""
+    return svg.replace("<svg ", f'<svg role="img" aria-label="{escape(title)}"{style} ', 1)
 
 
 def _provenance(run: Findings, measured: Measurements) -> str:
@@ -212,6 +220,10 @@ def _short(value: float) -> str:
         if value >= size:
             return f"{value / size:.3g} {unit}"
     return f"{value:.0f}"
+
+
+def _milliseconds(value: float) -> str:
+    return f"{value:.3g} ms" if value >= 0.1 else f"{value * 1000:.3g} µs"
 
 
 def _bytes(value: float) -> str:

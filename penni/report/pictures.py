@@ -55,16 +55,16 @@ def pictures(run: Findings) -> Iterator[Picture]:
             f"coefficients-{index}",
             f"Coefficient matrix of {name}",
             f"One row per output channel, one column per basis kernel of each input channel. {_KEY}",
-            lambda p, n=f"coefficients-{index}", parts=coefficients: _draw(  # type: ignore[misc]
-                p, n, parts, "input channel × basis"
+            lambda p, parts=coefficients: _draw(  # type: ignore[misc]
+                p, parts, "input channel × basis"
             ),
         )
         yield Picture(
             f"weights-{index}",
             f"Reconstructed weights of {name}",
             f"One row per output channel, one column per kernel position of each input channel. {_KEY}",
-            lambda p, n=f"weights-{index}", parts=weights: _draw(  # type: ignore[misc]
-                p, n, parts, "input channel × kernel position"
+            lambda p, parts=weights: _draw(  # type: ignore[misc]
+                p, parts, "input channel × kernel position"
             ),
         )
 
@@ -85,23 +85,23 @@ def _matrix(tensor: torch.Tensor) -> Array:
     return matrix
 
 
-def _draw(palette: Palette, name: str, parts: Sequence[tuple[str, Array]], columns: str) -> Any:
+def _draw(palette: Palette, parts: Sequence[tuple[str, Array]], columns: str) -> Any:
     rows, width = parts[0][1].shape
     shown_rows, shown_columns = min(rows, _ROWS), min(width, _COLUMNS)
-    with style(palette, name) as new_figure:
-        height = 0.55 + max(0.7, min(2.2, 5.6 * shown_rows / shown_columns))
-        figure = new_figure(figsize=(6.4, height * len(parts)))
+    with style(palette) as new_figure:
+        height = 0.6 + max(0.8, min(2.2, 4.9 * shown_rows / shown_columns))
+        figure = new_figure(figsize=(5.6, height * len(parts)))
         for axes, (title, matrix) in zip(figure.subplots(len(parts), 1, squeeze=False)[:, 0], parts, strict=True):
             zeros = float((matrix == 0).mean())
             axes.imshow(_pixels(matrix[:_ROWS, :_COLUMNS]), aspect="auto", interpolation="none")
             axes.set_title(f"{title} ({zeros:.1%} zeros)")
-            axes.set_ylabel("output channel")
+            axes.set_ylabel("output")
             axes.grid(visible=False)
             for side in ("top", "right"):
                 axes.spines[side].set_visible(True)
         cut = (shown_rows, shown_columns) != (rows, width)
         axes.set_xlabel(f"{columns}{f' (the first {shown_rows} × {shown_columns} of {rows} × {width})' if cut else ''}")
-        figure.subplots_adjust(hspace=0.45)
+        figure.subplots_adjust(hspace=0.6)
         return figure
 
 

@@ -55,7 +55,7 @@ def shown(cell: Cell, kind: str) -> str:
     if kind == "percent":
         return f"{100 * cell:.2f} %"
     if kind == "mega":
-        return f"{cell / 1e6:,.3f}"
+        return f"{cell / 1e6:,.3f}" if cell >= 1e5 else f"{cell / 1e6:.3g}"
     if kind == "decimal":
         return f"{cell:,.3g}" if abs(cell) < 1000 else f"{cell:,.0f}"
     return f"{cell:,}"

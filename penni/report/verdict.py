@@ -5,6 +5,9 @@ from __future__ import annotations
 from penni.report.findings import Findings
 from penni.report.measurements import Measurements
 
+# From this share on, one layer is worth naming.
+_MUCH = 0.1
+
 
 def verdict(run: Findings, measured: Measurements) -> list[str]:
     """A few sentences, each from the run's own figures."""
@@ -53,7 +56,7 @@ def _limits(run: Findings, measured: Measurements) -> list[str]:
     macs = sum(entry.macs for _, entry in newest if entry)
     sentences = []
     heaviest = max((pair for pair in newest if pair[1]), key=lambda pair: pair[1].macs if pair[1] else 0)
-    if heaviest[1] and macs:
+    if heaviest[1] and macs and heaviest[1].macs / macs >= _MUCH:
         sentences.append(
             f"The most expensive layer left is {heaviest[0].name}, with {heaviest[1].macs / macs:.0%} of the "
             "multiply-accumulates."
@@ -80,6 +83,8 @@ def _limits(run: Findings, measured: Measurements) -> list[str]:
     times = measured.layer_microseconds.get("compressed")
     if times:
         name, longest = max(times.items(), key=lambda entry: entry[1])
+        if longest / sum(times.values()) < _MUCH:
+            return [*sentences, f"In the engine the time is spread over {len(times)} steps; none of them dominates."]
         sentences.append(
             f"In the engine the longest step is {name or 'outside any layer'}, with "
             f"{longest / sum(times.values()):.0%} of the time."
