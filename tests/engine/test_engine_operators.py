@@ -74,6 +74,16 @@ def _put_back(x: Tensor) -> Tensor:
     return x.new_zeros(x.shape[0], 9, *x.shape[2:]).index_copy(1, torch.tensor([0, 3, 4, 8, 2, 7]), x)
 
 
+def _efficient_attention(x: Tensor) -> Tensor:
+    rows = F.conv1d(x.mean((2, 3)).unsqueeze(1), torch.tensor([[[0.5, 1.0, -0.5]]]), padding=1)
+    return x * rows.transpose(1, 2).unsqueeze(-1).sigmoid().expand_as(x)
+
+
+def _split_sum(x: Tensor) -> Tensor:
+    parts = x.view(x.shape[0], 2, 3, *x.shape[2:])
+    return (parts * F.adaptive_avg_pool2d(x, 1).view(x.shape[0], 2, 3, 1, 1)).sum(1) * parts.mean(1)
+
+
 def _channels_last(x: Tensor) -> Tensor:
     y = x.permute(0, 2, 3, 1)
     y = F.layer_norm(y, (6,), torch.linspace(0.5, 1.5, 6), torch.linspace(-1, 1, 6))
@@ -128,6 +138,11 @@ OPERATORS: dict[str, Callable[[Tensor], Tensor]] = {
     "mean_plane": lambda x: x.mean((2, 3)),
     "mean_channels": lambda x: x.mean(1, keepdim=True) + x,
     "mean_row": lambda x: x.mean(3, keepdim=True) * x,
+    "efficient_attention": _efficient_attention,
+    "split_sum": _split_sum,
+    "sum_plane": lambda x: x.sum((2, 3)),
+    "sum_channels": lambda x: x.sum(1, keepdim=True),
+    "batched_constant": lambda x: x + torch.linspace(0, 1, 6).view(1, 6, 1, 1).repeat(x.shape[0], 1, 1, 1),
     "softmax": lambda x: F.softmax(x.mean((2, 3)), dim=1),
     "softmax_channels": lambda x: F.softmax(x, dim=1),
     "log_softmax": lambda x: F.log_softmax(x.flatten(1), dim=-1),
@@ -272,7 +287,7 @@ def test_an_unknown_operator_is_named_with_its_place(image: Tensor) -> None:
 @pytest.mark.parametrize(
     ("function", "words"),
     [
-        (lambda x: x.sum(0, keepdim=True) + x, "aten.sum"),
+        (lambda x: x.sum(0, keepdim=True) + x, "across the images of a batch"),
         (lambda x: x.mean(3), r"needs a tensor of shape \(batch, 6, 9\)"),
         (lambda x: x.mean(), "across the images of a batch"),
         (lambda x: x.flatten(0, 1), "merges the batch"),

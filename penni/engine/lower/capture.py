@@ -92,6 +92,9 @@ def capture(model: nn.Module, example_input: Tensor) -> ExportedProgram:
     """`model` in eval mode as a graph for a batch of `BATCH`; the model is left as it was."""
     marked = _mark(model)
     images = example_input.detach()[:1].expand(BATCH, *example_input.shape[1:]).contiguous()
+    parameter = next((tensor for tensor in model.parameters() if tensor.is_floating_point()), None)
+    if parameter is not None:
+        images = images.to(parameter.device, parameter.dtype)
     with evaluating(marked), torch.no_grad(), warnings.catch_warnings():
         # Nothing that the exporter warns about concerns the user of a compiled network.
         warnings.simplefilter("ignore")

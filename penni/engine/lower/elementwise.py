@@ -132,9 +132,10 @@ def _per_channel(constant: Array, shape: Shape, index: Array | None, base: Shape
     if constant.size == 1:
         return np.full(base[0], constant.ravel()[0], dtype=np.float32)
     if constant.ndim > len(shape):
-        if constant.shape[0] != 1:
+        # A constant made for the exported batch is one for any batch if its images agree.
+        if not bool((constant == constant[:1]).all()):
             raise Unsupported("its constant differs between the images of a batch")
-        constant = constant.reshape(constant.shape[1:])
+        constant = constant[0]
     flat = np.broadcast_to(constant, shape).ravel()
     if index is not None:
         in_base = np.empty_like(flat)
@@ -167,11 +168,30 @@ def _binary(build: Builder, op: str, first: View, second: View, shape: Shape) ->
         first, second = first.reshape((1, *first.shape)), second.reshape((1, *second.shape))
         return _binary(build, op, first, second, (1, *shape)).reshape(shape)
     if len(shape) not in (1, 3):
+        if first.shape[:2] == second.shape[:2]:
+            first, second = (view.reshape((math.prod(view.shape[:2]), *view.shape[2:])) for view in (first, second))
+            return _binary(build, op, first, second, (math.prod(shape[:2]), *shape[2:])).reshape(shape)
         if first.shape != second.shape:
             raise Unsupported("it broadcasts tensors of more than four axes")
         size = (math.prod(shape),)
         return _binary(build, op, first.reshape(size), second.reshape(size), size).reshape(shape)
-    return build.emit(op, (build.value(first), build.value(second)), shape)
+    narrow, wide = _unexpanded(first), _unexpanded(second)
+    if any(max(a, b) < size for a, b, size in zip(narrow.shape, wide.shape, shape, strict=True)):
+        # Both repeat along an axis, so one of them must keep doing so.
+        narrow = first
+    return build.emit(op, (build.value(narrow), build.value(wide)), shape)
+
+
+def _unexpanded(view: View) -> View:
+    """The view without the repetitions that broadcasting makes anyway."""
+    if view.index is None:
+        return view
+    index = view.index
+    for axis in range(index.ndim):
+        start = np.take(index, [0], axis=axis)
+        if index.shape[axis] > 1 and bool((index == start).all()):
+            index = start
+    return view if index is view.index else view.with_index(np.ascontiguousarray(index))
 
 
 HANDLERS: Mapping[str, Handler] = {

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+
+import numpy as np
 
 from penni.engine.lower.builder import Builder
 from penni.engine.lower.call import Call, Handler, Unsupported, image_axis, same_padding
@@ -65,9 +68,22 @@ def _mean(build: Builder, call: Call) -> View:
         raised = build.value(view.reshape((1, *view.shape)))
         shifted = tuple(axis + 1 for axis in sorted(axes))
         result = build.emit("mean", (raised,), (1, *kept), {"axes": shifted})
+    elif len(axes) == 1:
+        base, _ = build.channels_first(view, next(iter(axes)))
+        result = build.emit("mean", (base,), (1, *build.shapes[base][1:]), {"axes": (0,)})
     else:
         raise Unsupported(f"its input has {rank + 1} axes")
     return result.reshape(call.shape)
+
+
+def _sum(build: Builder, call: Call) -> View:
+    """As many times the mean; the sum over the batch is refused there."""
+    result = _mean(build, call)
+    count = math.prod(call.view("self").shape) // math.prod(call.shape)
+    base = build.value(result if len(result.shape) in (1, 3) else result.reshape((math.prod(result.shape),)))
+    shape = build.shapes[base]
+    factor, zero = np.full(shape[0], count, np.float32), np.zeros(shape[0], np.float32)
+    return build.emit("affine", (base,), shape, {}, {"scale": factor, "shift": zero}).reshape(call.shape)
 
 
 def _softmax(build: Builder, call: Call) -> View:
@@ -136,6 +152,7 @@ HANDLERS: Mapping[str, Handler] = {
     "aten._adaptive_avg_pool2d": _adaptive("adaptive_avg_pool"),
     "aten.adaptive_max_pool2d": _adaptive("adaptive_max_pool"),
     "aten.mean": _mean,
+    "aten.sum": _sum,
     "aten.softmax": _softmax,
     "aten._softmax": _softmax,
     "aten.log_softmax": _softmax,

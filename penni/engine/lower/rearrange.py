@@ -259,6 +259,7 @@ HANDLERS: Mapping[str, Handler] = {
     "aten.select": _select,
     **dict.fromkeys(("aten.chunk", "aten.split", "aten.split_with_sizes", "aten.unbind", "aten.tensor_split"), _split),
     "aten.expand": _expand,
+    "aten.expand_as": _expand,
     "aten.flip": _flip,
     "aten.roll": _roll,
     "aten.channel_shuffle": _channel_shuffle,

@@ -30,6 +30,25 @@ def _conv(build: Builder, call: Call) -> View:
     return build.emit("conv", (image,), call.shape, attributes, {"weight": weight, "bias": call.constant("bias")})
 
 
+def _conv1d(build: Builder, call: Call) -> View:
+    """A convolution along one axis is one over planes with a single row."""
+    view, weight = call.view("input"), call.constant("weight")
+    if weight is None or len(view.shape) != 2:
+        raise Unsupported("its input is no row per channel")
+    image = build.value(view.reshape((view.shape[0], 1, view.shape[1])))
+    stride, dilation = call.pair("stride")[-1], call.pair("dilation")[-1]
+    padding = call["padding"] if isinstance(call["padding"], str) else (0, call.pair("padding")[-1])
+    attributes = {
+        "stride": (1, stride),
+        "padding": tuple(four_sides(padding, (1, int(weight.shape[2])), (1, dilation))),
+        "dilation": (1, dilation),
+        "groups": int(call["groups"]),
+    }
+    tensors = {"weight": weight.unsqueeze(2), "bias": call.constant("bias")}
+    shape = (call.shape[0], 1, call.shape[1])
+    return build.emit("conv", (image,), shape, attributes, tensors).reshape(call.shape)
+
+
 def _conv_transpose(build: Builder, call: Call) -> View:
     weight = call.constant("weight")
     if weight is None or weight.ndim != 4:
@@ -156,6 +175,7 @@ def _instance_norm(build: Builder, call: Call) -> View:
 
 HANDLERS: Mapping[str, Handler] = {
     "aten.conv2d": _conv,
+    "aten.conv1d": _conv1d,
     "aten.convolution": _conv,
     "aten.conv_transpose2d": _conv_transpose,
     "penni.basis_conv2d": _basis_conv,
