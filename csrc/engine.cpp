@@ -49,6 +49,15 @@ constexpr int64_t kMostKept = 8;
 struct Context {
     Floats arena, scratch;
     std::vector<float*> values, workers;
+#if defined(PENNI_FUZZ)
+    // Every value and every worker's scratch on its own, so that the sanitizer sees a step leave its own.
+    std::vector<std::unique_ptr<Floats>> apart;
+    float* alone(int64_t count) {
+        apart.push_back(std::make_unique<Floats>());
+        apart.back()->reserve(count);
+        return apart.back()->data();
+    }
+#endif
 };
 
 Engine::Engine(const int64_t* words, int64_t count, const uint8_t* weights, int64_t bytes, int threads)
@@ -79,6 +88,9 @@ std::unique_ptr<Context> Engine::take(int64_t batch) {
     context->scratch.reserve(each * threads_);
     context->workers.clear();
     for (int worker = 0; worker < threads_; ++worker) context->workers.push_back(context->scratch.data() + worker * each);
+#if defined(PENNI_FUZZ)
+    for (float*& worker : context->workers) worker = context->alone(plan_.scratch);
+#endif
     return context;
 }
 
@@ -99,6 +111,15 @@ void Engine::bind(Context& context, const float* const* inputs, int64_t batch) c
         context.values.push_back(buffer.input >= 0 ? const_cast<float*>(inputs[buffer.input])
                                                    : context.arena.data() + buffer.offset * batch);
     }
+#if defined(PENNI_FUZZ)
+    std::vector<float*> own(plan_.buffers.size(), nullptr);
+    for (size_t i = 0; i < plan_.values.size(); ++i) {
+        const int64_t buffer = plan_.values[i].buffer;
+        if (buffer < 0 || plan_.buffers[buffer].input >= 0) continue;
+        if (!own[buffer]) own[buffer] = context.alone(plan_.values[i].shape.size() * batch);
+        context.values[i] = own[buffer];
+    }
+#endif
 }
 
 void Engine::run(const float* const* inputs, float* const* outputs, int64_t batch, double* microseconds) {

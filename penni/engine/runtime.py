@@ -111,7 +111,7 @@ class NativeEngine:
         try:
             self._outputs = [tuple(shapes[value]) for value in outputs]
             self._inputs = [tuple(shapes[value]) for value in inputs]
-            words = _encode(shapes, steps, inputs, outputs)
+            words = encode(shapes, steps, inputs, outputs)
         except (KeyError, TypeError, ValueError, IndexError, OverflowError, struct.error) as error:
             raise PenniError(f"the plan is not one of this version of penni: {error!r}") from None
         try:
@@ -198,9 +198,10 @@ def _aligned(size: int) -> Array:
     return raw[start : start + size]
 
 
-def _encode(
+def encode(
     shapes: Sequence[Shape], steps: Sequence[Mapping[str, Any]], inputs: Sequence[int], outputs: Sequence[int]
 ) -> Array:
+    """A plan as the flat numbers that the native engine decodes."""
     words: list[int] = [_MAGIC, _FORMAT, len(shapes)]
     for shape in shapes:
         words += planes(shape)
