@@ -279,7 +279,7 @@ def _why_not(layer: nn.Conv2d, pointwise: bool) -> str:
     """Why this convolution is not decomposed; empty if it can be."""
     if type(layer) is not nn.Conv2d:
         return f"it is a {type(layer).__name__}, which computes its kernels in its own way"
-    if layer.in_channels == layer.groups:
+    if layer.groups > 1 and layer.in_channels == layer.groups:
         return "depthwise: each kernel already stands alone, there is nothing to share"
     if layer.kernel_size == (1, 1) and not pointwise:
         return "1×1: it has a single position (`pointwise=True` reads it as coefficients)"

@@ -34,6 +34,9 @@ def compress(
 
     With --resume, --out alone is enough: the run knows its model, data and recipe.
     """
+    import torch
+
+    from penni.checkpoint import is_checkpoint
     from penni.cli.options import open_model
     from penni.compression import compress as start
     from penni.compression import resume as go_on
@@ -65,6 +68,7 @@ def compress(
                 raise PenniError("this recipe names no model or data set of its own: give --model and --data")
             normalise = normalise or chosen.normalise or None
             source = open_data(data_name, data_dir, normalise)
+            torch.manual_seed(chosen.seed)  # a model without weights is the same in every process and every run
             network = open_model(name, weights, source)
             notes = {
                 "data": data_name,
@@ -73,6 +77,8 @@ def compress(
                 "weights": weights.name if weights else None,
             }
             trainer = trainer_for(chosen.seed, chosen.precision)
+            if weights is None and not is_checkpoint(name):
+                trainer.progress.say(f"note: {name} starts from random weights; give trained ones with --weights")
             start(network, source, chosen, out, trainer=trainer, notes=notes)
     except KeyboardInterrupt:
         raise PenniError(

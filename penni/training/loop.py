@@ -66,7 +66,8 @@ class Trainer:
     accelerator: Accelerator = field(init=False)
 
     def __post_init__(self) -> None:
-        self.accelerator = Accelerator()
+        # Said outright: without a GPU, Accelerate joins processes over gloo only when told to use the CPU.
+        self.accelerator = Accelerator(cpu=not torch.accelerator.is_available())
         self.precision = choose_precision(self.precision, self.device)
 
     @property
