@@ -1,0 +1,113 @@
+"""Which exported form is faster where: the same pruned networks, dense and two-stage, in three runtimes.
+
+python -m benchmarks.export.forms --out results/export/forms.csv
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import platform
+import tempfile
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+import penni
+from benchmarks.engine import networks
+from penni.exporting import FORMS, in_form
+from penni.measure.latency import compare
+
+
+def thinned(name: str, density: float) -> nn.Module:
+    """A network of ours, decomposed with five bases and pruned at random weights, then shrunk."""
+    torch.manual_seed(0)
+    images = torch.zeros(1, 3, 32, 32)
+    model = penni.prune(penni.decompose(penni.build(name), 5), density=density, scope="lamp", example_input=images)
+    return penni.shrink(model, images).model
+
+
+# The networks: as published, decomposed only, and pruned.
+CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, int, int]]] = {
+    "VGG16, paper's structure": (networks.vgg16_pruned, (3, 32, 32)),
+    "ResNet56, d = 5, 8 % of A": (lambda: thinned("resnet56", 0.08), (3, 32, 32)),
+    "ResNet56, d = 5, all of A": (lambda: penni.decompose(penni.build("resnet56"), 5), (3, 32, 32)),
+    "torchvision ResNet18, d = 5, all of A": (
+        lambda: penni.decompose(penni.build("torchvision:resnet18"), 5),
+        (3, 224, 224),
+    ),
+}
+
+
+def main() -> None:
+    """Write one row per network and runtime: milliseconds of both forms."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--runs", type=int, default=40)
+    arguments = parser.parse_args()
+    rows = []
+    for name, (make, shape) in CASES.items():
+        model = make().eval()
+        images = torch.randn(1, *shape, generator=torch.Generator().manual_seed(0))
+        with tempfile.TemporaryDirectory() as folder:
+            calls: dict[str, Callable[[], object]] = {}
+            modules = []
+            for form in FORMS:
+                file = Path(folder) / f"{form}.onnx"
+                penni.export(model, file, images, form=form)
+                calls[f"onnxruntime {form}"] = onnxruntime_call(file, images)
+                calls[f"openvino {form}"] = openvino_call(file, images)
+                module = in_form(model, form)
+                modules.append(module)
+                calls[f"torch {form}"] = lambda module=module, images=images: module(images)  # type: ignore[misc]
+            times = compare(calls, modules, runs=arguments.runs, threads=1)
+        for runtime in ("onnxruntime", "openvino", "torch"):
+            dense, narrow = (times[f"{runtime} {form}"] for form in FORMS)
+            rows.append([name, runtime, f"{dense:.3f}", f"{narrow:.3f}", f"{narrow / dense:.2f}"])
+            print(*rows[-1], sep="\t", flush=True)
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    with arguments.out.open("w", newline="") as stream:
+        stream.write(f"# python -m benchmarks.export.forms --out {arguments.out}\n")
+        packages = ", ".join(f"{package} {version(package)}" for package in ("torch", "onnxruntime", "openvino"))
+        stream.write(f"# {time.strftime('%Y-%m-%d')}, {processor()}, one thread, batch 1, median of {arguments.runs}, ")
+        stream.write(f"{packages}; milliseconds\n")
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerow(["network", "runtime", "dense_ms", "two_stage_ms", "two_stage_over_dense"])
+        writer.writerows(rows)
+
+
+def onnxruntime_call(file: Path, images: Tensor) -> Callable[[], object]:
+    """One inference in ONNX Runtime on one thread."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+    array = images.numpy()
+    return lambda: session.run(None, {"images": array})
+
+
+def openvino_call(file: Path, images: Tensor) -> Callable[[], object]:
+    """One inference in OpenVINO on one thread, in fp32."""
+    import openvino
+
+    settings = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": "1", "PERFORMANCE_HINT": "LATENCY"}
+    model = openvino.Core().read_model(str(file))
+    model.reshape(list(images.shape))
+    request = openvino.Core().compile_model(model, "CPU", settings).create_infer_request()
+    array = images.numpy()
+    return lambda: request.infer([array])
+
+
+def processor() -> str:
+    """The processor's name, as the system tells it."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+if __name__ == "__main__":
+    main()
