@@ -14,6 +14,7 @@ from penni.cli import (
     compress,
     count,
     data,
+    demo,
     evaluate,
     export,
     info,
@@ -23,6 +24,7 @@ from penni.cli import (
     report,
     run,
     shrink,
+    sweep,
     train,
 )
 from penni.errors import PenniError
@@ -44,6 +46,7 @@ COMMANDS: Mapping[str, Callable[..., Any]] = {
     "report": report.report,
     "run": run.run,
     "shrink": shrink.shrink,
+    "sweep": sweep.sweep,
     "train": train.train,
 }
 
@@ -67,7 +70,7 @@ def application() -> typer.Typer:
 def main() -> None:
     """Run the command line: a mistake of the user's is one sentence and exit code 2, never a traceback."""
     try:
-        application()()
+        application()(prog_name="penni")
     except PenniError as error:
         print(f"penni: {error}", file=sys.stderr)
         sys.exit(2)

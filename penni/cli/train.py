@@ -50,6 +50,8 @@ def train(
 
     if resume:
         settings = read_state(out).settings["notes"]
+        if "phase" not in settings:
+            raise PenniError(f"'{out}' holds a run of `penni compress`; resume it with that")
     else:
         if model is None or data is None:
             raise PenniError("say what to train on what: --model resnet18 --data cifar10")

@@ -44,8 +44,6 @@ def train(
     trainer = trainer or Trainer()
     if resume:
         state = read_state(folder)
-        if state.phase not in ("train", "done"):
-            raise PenniError(f"'{folder}' holds a run of `penni compress`; resume it with that")
     else:
         if trainer.is_main:
             check_free(folder)
