@@ -127,6 +127,7 @@ class Analysis:
         """Forward: values, zeros, ties. Backward: what is read."""
         for node in self.graph.nodes:
             self.values[node] = self._visit(node)
+        self._tie_shared_parameters()
         self._trace_reads()
         return self
 
@@ -288,18 +289,49 @@ class Analysis:
                 self.outputs.append(value)
                 self.cells.pin(value.cells(), "it is the network's output")
 
+    def _tie_shared_parameters(self) -> None:
+        """A parameter that is used more than once is narrowed once, for all its uses."""
+        axes: dict[tuple[str, int], Ids] = {}
+        for axis in self.axes:
+            self.cells.tie(axes.setdefault((axis.name, axis.axis), axis.cells), axis.cells)
+        groups: dict[str, Grouped] = {}
+        for grouped in self.grouped:
+            first = groups.setdefault(grouped.name, grouped)
+            if first.inputs.shape != grouped.inputs.shape:
+                raise UnknownOperatorError(f"{grouped.name} is used by convolutions of different groups")
+            self.cells.tie(first.inputs.reshape(-1), grouped.inputs.reshape(-1))
+            self.cells.tie(first.outputs.reshape(-1), grouped.outputs.reshape(-1))
+        planes: dict[str, Ids] = {}
+        for elements in self.elements:
+            mine = elements.plane.reshape(-1).numpy()
+            first_use = planes.setdefault(elements.name, mine)
+            both = (first_use >= 0) & (mine >= 0)
+            self.cells.tie(first_use[both], mine[both])
+            for ids in (first_use[~both], mine[~both]):
+                if first_use is not mine:
+                    self.cells.pin(ids[ids >= 0], f"{elements.name} is used in two ways")
+        both_kinds = set(planes) & ({name for name, _ in axes} | set(groups))
+        for name in both_kinds:
+            why = f"{name} is used in two ways"
+            self.cells.pin(planes[name][planes[name] >= 0], why)
+            for (other, _), ids in axes.items():
+                if other == name:
+                    self.cells.pin(ids, why)
+
     def _trace_reads(self) -> None:
         read = np.zeros(self.cells.count, dtype=bool)
+        zero = self.cells.zero
         for value in self.outputs:
             read[value.cells()] = True
         for record in reversed(self.reads):
             if isinstance(record, Edges):
-                read[record.inputs[read[record.outputs]]] = True
+                # What a zero is made from does not matter: they go together, or the zero stays one.
+                read[record.inputs[read[record.outputs] & ~zero[record.outputs]]] = True
             elif isinstance(record, AllOrNothing):
-                if read[record.outputs].any():
+                if (read[record.outputs] & ~zero[record.outputs]).any():
                     read[record.inputs] = True
             else:
-                live = read[record.outputs]
+                live = read[record.outputs] & ~zero[record.outputs]
                 touched = (record.weights & live[:, :, None]).any(axis=1)
                 read[record.inputs[touched]] = True
         self.read = read

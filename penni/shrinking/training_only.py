@@ -21,6 +21,8 @@ def keep_what_training_reads(analysis: Analysis, unreached: Sequence[str], input
     model = copy.deepcopy(analysis.model).train()
     makers: dict[int, str] = {}
     readers: dict[str, list[str]] = {}
+    # What a function made, not a module, is known by its shape only.
+    unknown: dict[tuple[int, ...], list[str]] = {}
     alive: list[Any] = []  # tensors that are gone could lend their id to others
 
     def made(name: str) -> Callable[..., None]:
@@ -37,6 +39,8 @@ def keep_what_training_reads(analysis: Analysis, unreached: Sequence[str], input
             for tensor in flatten(arguments):
                 if isinstance(tensor, Tensor) and id(tensor) in makers:
                     readers.setdefault(makers[id(tensor)], []).append(name)
+                elif isinstance(tensor, Tensor):
+                    unknown.setdefault(tuple(tensor.shape[1:]), []).append(name)
 
         return hook
 
@@ -63,4 +67,9 @@ def keep_what_training_reads(analysis: Analysis, unreached: Sequence[str], input
         ]
         for value in values[-1:]:
             analysis.cells.pin(np.unique(value.cells()), f"{', '.join(names)} reads it in training")
+    for value in analysis.values.values():
+        for tensor in flatten(value):
+            if isinstance(tensor, Value) and tensor.shape[1:] in unknown:
+                names = unknown[tensor.shape[1:]]
+                analysis.cells.pin(tensor.cells(), f"{', '.join(names)} reads something of its shape in training")
     return None

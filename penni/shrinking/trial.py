@@ -85,6 +85,60 @@ def try_shapes(narrow: nn.Module, analysis: Analysis, removal: Removal, inputs: 
             handle.remove()
 
 
+def first_difference(
+    model: nn.Module, narrow: nn.Module, analysis: Analysis, removal: Removal, inputs: Inputs, tolerance: float
+) -> Failure | None:
+    """The first layer whose output differs where anybody reads it, though all shapes are right."""
+    calls = leaf_calls(analysis)
+    expected: dict[str, list[Any]] = {path: [] for path in calls}
+    _record(model, expected, inputs)
+    seen: dict[str, list[Any]] = {path: [] for path in calls}
+    _record(narrow, seen, inputs)
+    order = {node: position for position, node in enumerate(analysis.graph.nodes)}
+    right: list[fx.Node] = []
+    for node, path, call in sorted(
+        ((node, path, call) for path, nodes in calls.items() for call, node in enumerate(nodes)),
+        key=lambda item: order[item[0]],
+    ):
+        if call >= min(len(expected[path]), len(seen[path])):
+            continue
+        first, second = expected[path][call], seen[path][call]
+        if not isinstance(first, Tensor) or not isinstance(second, Tensor):
+            continue
+        value: Value = analysis.values[node]
+        looked_at = torch.from_numpy(analysis.read[value.plane.numpy().reshape(-1)]).reshape(value.plane.shape)
+        looked_at = looked_at.expand(first.shape).to(first.device)
+        for axis in range(first.dim()):
+            kept = torch.from_numpy(removal.kept(value, axis).copy()).to(first.device)
+            first, looked_at = first[_at(axis, kept)], looked_at[_at(axis, kept)]
+        first, second = first.masked_fill(~looked_at, 0), second.masked_fill(~looked_at, 0)
+        gap = difference([first], [second])
+        if gap > tolerance:
+            return Failure(path, node, frozenset(right), f"its output differs by {gap:.1e} of its scale")
+        right.append(node)
+    return None
+
+
+def _record(model: nn.Module, results: dict[str, list[Any]], inputs: Inputs) -> None:
+    def keep(path: str) -> Callable[..., None]:
+        def hook(module: nn.Module, arguments: Any, output: Any) -> None:
+            # A later operator in place must not change what is compared.
+            results[path].append(output.clone() if isinstance(output, Tensor) else output)
+
+        return hook
+
+    handles = [model.get_submodule(path).register_forward_hook(keep(path)) for path in results]
+    try:
+        outputs_of(model, inputs)
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _at(axis: int, kept: Tensor) -> tuple[Any, ...]:
+    return (*[slice(None)] * axis, kept)
+
+
 def suspects(analysis: Analysis, failure: Failure) -> set[fx.Node]:
     """The nodes between the layers that were right and the one that was not."""
     order = {node: position for position, node in enumerate(analysis.graph.nodes)}

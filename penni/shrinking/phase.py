@@ -30,7 +30,7 @@ from penni.shrinking.rewrite import rewrite
 from penni.shrinking.rules import RULES
 from penni.shrinking.search import Search
 from penni.shrinking.training_only import keep_what_training_reads
-from penni.shrinking.trial import Failure, difference, in_double, other_inputs, outputs_of, try_shapes
+from penni.shrinking.trial import Failure, difference, first_difference, in_double, other_inputs, outputs_of, try_shapes
 
 # Differences above this share of the largest output are not rounding.
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4}
@@ -83,7 +83,7 @@ def shrink(
         failure = try_shapes(narrow, analysis, removal, inputs)
         gap = 0.0
         if failure is None and check:
-            gap, failure = _compare(model, narrow, inputs)
+            gap, failure = _compare(model, narrow, analysis, removal, inputs)
         if failure is None:
             break
         if attempts == _MOST_ATTEMPTS or not search.retreat(removal, failure):
@@ -127,7 +127,9 @@ def _removable(analysis: Analysis, roots: Ids) -> Mask:
     return result
 
 
-def _compare(model: nn.Module, narrow: nn.Module, inputs: Inputs) -> tuple[float, Failure | None]:
+def _compare(
+    model: nn.Module, narrow: nn.Module, analysis: Analysis, removal: Removal, inputs: Inputs
+) -> tuple[float, Failure | None]:
     """The difference of the answers on the example and on other numbers, and a failure if it is more than rounding."""
     try:
         wide, doubled = in_double(model, inputs)
@@ -148,7 +150,8 @@ def _compare(model: nn.Module, narrow: nn.Module, inputs: Inputs) -> tuple[float
         gap = max(gap, difference(expected, outputs_of(thin, other)))
     if gap <= tolerance:
         return gap, None
-    return gap, Failure("", None, frozenset(), f"the answers differ by {gap:.1e} of their scale")
+    layer = first_difference(wide, thin, analysis, removal, doubled, tolerance)
+    return gap, layer or Failure("", None, frozenset(), f"the answers differ by {gap:.1e} of their scale")
 
 
 def _report(analysis: Analysis, roots: Ids, removable: Mask, removal: Removal) -> Report:
@@ -184,7 +187,8 @@ def _alive_members(analysis: Analysis, roots: Ids) -> dict[int, int]:
     result: dict[int, int] = {}
     outputs = [layer.outputs for layer in analysis.layers]
     own = np.concatenate(outputs) if outputs else np.zeros(0, dtype=np.int64)
-    for ids in (np.flatnonzero(alive), own[alive[own]], np.flatnonzero(pinned)):
+    shifted = alive & ~np.isnan(cells.constant[:count])
+    for ids in (np.flatnonzero(alive), np.flatnonzero(shifted)[::-1], own[alive[own]], np.flatnonzero(pinned)):
         result.update(zip(roots[ids].tolist(), ids.tolist(), strict=True))
     return result
 
@@ -199,7 +203,10 @@ def _reason(analysis: Analysis, removal: Removal, roots: Ids, members: dict[int,
     pinned: str = analysis.cells.reasons[analysis.cells.pinned[member]]
     if pinned:
         return pinned
+    held = analysis.cells.constant[member]
     site = analysis.cells.sites[analysis.cells.site[member]]
+    if not np.isnan(held) and held != 0:
+        return f"{site.path or site} makes a constant of it that is not zero"
     return f"tied to {site.path or site.node}, which is alive there"
 
 
