@@ -96,22 +96,39 @@ void check_lines(Step& step, int64_t at, const Shape& in) {
     }
 }
 
+int64_t floor_half(int64_t value) { return value >= 0 ? value / 2 : -((1 - value) / 2); }
+
 void make_masks(Convolution& c, const Shape& in, const Shape& out) {
-    const bool same = in.height == out.height && in.width == out.width;
+    const int64_t step = c.stride_h;
+    const bool fits = (in.height + step - 1) / step == out.height && (in.width + step - 1) / step == out.width;
     const int64_t vectors = (out.plane() + 15) / 16;
     const int64_t reach = (c.kernel_h * c.dilation_h + c.top) * in.width + c.kernel_w * c.dilation_w + c.left;
-    if (!same || c.stride_h != 1 || c.stride_w != 1 || c.taps * vectors > (1 << 22) || reach > (1 << 30)) return;
+    if (!fits || step > 2 || c.stride_w != step || c.taps * vectors > (1 << 22)) return;
+    if (reach > (1 << 28) || out.plane() > (1 << 28)) return;
     c.masks.assign(static_cast<size_t>(c.taps * vectors), 0);
     for (int64_t tap = 0; tap < c.taps; ++tap) {
         const int64_t down = tap / c.kernel_w * c.dilation_h - c.top, right = tap % c.kernel_w * c.dilation_w - c.left;
-        c.tap_offset.push_back(static_cast<int32_t>(down * in.width + right));
-        for (int64_t row = std::max<int64_t>(0, -down); row < std::min(in.height, in.height - down); ++row) {
-            for (int64_t column = std::max<int64_t>(0, -right); column < std::min(in.width, in.width - right); ++column) {
-                const int64_t at = row * in.width + column;
+        if (step == 1) {
+            c.tap_offset.push_back(static_cast<int32_t>(down * in.width + right));
+        } else {
+            const int phase = static_cast<int>((down & 1) * 2 + (right & 1));
+            auto place = std::find(c.phases.begin(), c.phases.end(), phase);
+            if (place == c.phases.end()) place = c.phases.insert(place, phase);
+            const int64_t plane = (place - c.phases.begin()) * out.plane();
+            c.tap_offset.push_back(static_cast<int32_t>(plane + floor_half(down) * out.width + floor_half(right)));
+        }
+        for (int64_t row = 0; row < out.height; ++row) {
+            const int64_t from_row = row * step + down;
+            if (from_row < 0 || from_row >= in.height) continue;
+            for (int64_t column = 0; column < out.width; ++column) {
+                const int64_t from_column = column * step + right;
+                if (from_column < 0 || from_column >= in.width) continue;
+                const int64_t at = row * out.width + column;
                 c.masks[static_cast<size_t>(tap * vectors + at / 16)] |= static_cast<uint16_t>(1u << (at % 16));
             }
         }
     }
+    c.channel_size = step == 1 ? in.plane() : static_cast<int64_t>(c.phases.size()) * out.plane();
 }
 
 }  // namespace

@@ -48,7 +48,7 @@ constexpr int64_t kMostKept = 8;
 
 struct Context {
     Floats arena, scratch;
-    std::vector<float*> values, workers;
+    std::vector<float*> values, buffers, workers;
 #if defined(PENNI_FUZZ)
     // Every value and every worker's scratch on its own, so that the sanitizer sees a step leave its own.
     std::vector<std::unique_ptr<Floats>> apart;
@@ -100,26 +100,19 @@ void Engine::give_back(std::unique_ptr<Context> context) {
 }
 
 void Engine::bind(Context& context, const float* const* inputs, int64_t batch) const {
+    context.buffers.clear();
+    for (const Buffer& buffer : plan_.buffers) {
+        // Inputs are read where the caller has them; no step writes to one.
+        context.buffers.push_back(buffer.input >= 0 ? const_cast<float*>(inputs[buffer.input])
+                                                    : context.arena.data() + buffer.offset * batch);
+#if defined(PENNI_FUZZ)
+        if (buffer.input < 0) context.buffers.back() = context.alone(buffer.size * batch);
+#endif
+    }
     context.values.clear();
     for (const Value& value : plan_.values) {
-        if (value.buffer < 0) {
-            context.values.push_back(nullptr);  // no step uses it
-            continue;
-        }
-        const Buffer& buffer = plan_.buffers[value.buffer];
-        // Inputs are read where the caller has them; no step writes to one.
-        context.values.push_back(buffer.input >= 0 ? const_cast<float*>(inputs[buffer.input])
-                                                   : context.arena.data() + buffer.offset * batch);
+        context.values.push_back(value.buffer < 0 ? nullptr : context.buffers[value.buffer]);
     }
-#if defined(PENNI_FUZZ)
-    std::vector<float*> own(plan_.buffers.size(), nullptr);
-    for (size_t i = 0; i < plan_.values.size(); ++i) {
-        const int64_t buffer = plan_.values[i].buffer;
-        if (buffer < 0 || plan_.buffers[buffer].input >= 0) continue;
-        if (!own[buffer]) own[buffer] = context.alone(plan_.values[i].shape.size() * batch);
-        context.values[i] = own[buffer];
-    }
-#endif
 }
 
 void Engine::run(const float* const* inputs, float* const* outputs, int64_t batch, double* microseconds) {
@@ -128,7 +121,7 @@ void Engine::run(const float* const* inputs, float* const* outputs, int64_t batc
     std::unique_lock<std::mutex> turn;
     if (pool_) turn = std::unique_lock<std::mutex>(pool_->busy(), std::try_to_lock);
     const Running running{plan_, kernels_, turn.owns_lock() ? pool_.get() : nullptr, batch, context->values.data(),
-                          context->workers.data()};
+                          context->buffers.data(), context->workers.data()};
     for (size_t i = 0; i < plan_.steps.size(); ++i) {
         const Step& step = plan_.steps[i];
         const auto start = microseconds ? Clock::now() : Clock::time_point();

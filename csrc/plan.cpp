@@ -105,7 +105,7 @@ void assign_buffers(Plan& plan) {
         written[plan.inputs[i]] = true;
     }
     for (size_t i = 0; i < plan.steps.size(); ++i) {
-        const Step& step = plan.steps[i];
+        Step& step = plan.steps[i];
         const int64_t now = static_cast<int64_t>(i);
         for (const int64_t input : step.inputs) {
             if (!written[input]) refuse(now, "reads a value before it is computed");
@@ -118,6 +118,13 @@ void assign_buffers(Plan& plan) {
             plan.values[step.output].buffer = plan.values[step.inputs[0]].buffer;
         } else {
             fresh(step.output, now);
+        }
+        if (step.op == Op::kConvolution && !step.conv.phases.empty()) {
+            Buffer copy;
+            copy.size = (plan.values[step.inputs[0]].shape.channels * step.conv.channel_size + 15) / 16 * 16;
+            copy.first = copy.last = now;
+            step.conv.workspace_buffer = static_cast<int64_t>(plan.buffers.size());
+            plan.buffers.push_back(copy);
         }
     }
     for (const int64_t output : plan.outputs) {

@@ -70,6 +70,11 @@ struct Convolution {
     // sixteen positions then lie inside the image, (taps, vectors). Empty otherwise.
     std::vector<int32_t> tap_offset;
     std::vector<uint16_t> masks;
+    // With a stride of two the taps read from a copy of the input that is taken apart into its even and odd rows and
+    // columns, each a plane of the output's size. Which of these four the taps need, in the order they are kept.
+    std::vector<int> phases;
+    int64_t channel_size;      // floats from one channel to the next, of the copy if there is one
+    int64_t workspace_buffer;  // of the copy
 };
 
 struct Tensor {

@@ -14,6 +14,7 @@ struct Running {
     ThreadPool* pool;  // null: work alone
     int64_t batch;
     float* const* values;   // start of every value, image 0
+    float* const* buffers;  // start of every buffer
     float* const* scratch;  // per worker
 
     int threads() const { return pool ? pool->threads() : 1; }

@@ -43,11 +43,17 @@ class Runner {
         if (conv_.combine == Combine::kOutputs) step_size_ = tile_;
         tiles_ = (out_.plane() + step_size_ - 1) / step_size_;
         masked_ = running.kernels.reads_masked && images_ == 1 && !conv_.masks.empty() && step_size_ % 16 == 0;
+        if (masked_ && !conv_.phases.empty()) {
+            source_ = running.buffers[conv_.workspace_buffer];
+        } else {
+            source_ = input_;
+        }
         mask_stride_ = (out_.plane() + 15) / 16;
         plan_taps();
     }
 
     void run() {
+        if (source_ != input_) take_apart();
         const int64_t groups = (running_.batch + images_ - 1) / images_;
         const int64_t tasks = groups * tiles_;
         // Too few tiles for the threads: split the rows too, at the price of making the lines again.
@@ -99,6 +105,31 @@ class Runner {
                 at += (rows_spanned_ + most[phase]) * out_.width;
             }
         }
+    }
+
+    // The even and odd rows and columns of every channel, each a plane of its own.
+    void take_apart() const {
+        float* const copy = running_.buffers[conv_.workspace_buffer];
+        const double work = static_cast<double>(in_.size() * running_.batch);
+        running_.each(running_.batch * in_.channels, work, [&](int64_t task, int) {
+            Copies copies{running_.kernels, {}, 0};
+            const float* from = input_ + task * in_.plane();
+            float* out = copy + task * conv_.channel_size;
+            for (const int phase : conv_.phases) {
+                const int64_t first = phase / 2, column = phase % 2;
+                for (int64_t row = 0; row * 2 + first < in_.height; ++row) {
+                    copies.add({from + (row * 2 + first) * in_.width, in_.width, column, 2, out + row * out_.width,
+                                (in_.width - column + 1) / 2});
+                }
+                out += out_.plane();
+            }
+            copies.flush();
+        });
+    }
+
+    // Where masked reads of one channel begin.
+    const float* source(const Tile& t, int64_t channel) const {
+        return source_ + (t.image * in_.channels + channel) * conv_.channel_size + t.start;
     }
 
     const float* plane(int64_t image, int64_t channel) const {
@@ -167,7 +198,7 @@ class Runner {
     // What a depthwise kernel takes to read the input itself.
     BasisLines masked_lines(const Tile& t, int64_t channel, const float* const* kernels, int64_t count) const {
         BasisLines a{};
-        a.plane = plane(t.image, channel) + t.start;
+        a.plane = source(t, channel);
         a.tap_offset = conv_.tap_offset.data();
         a.taps = conv_.taps;
         a.kernels = kernels;
@@ -183,7 +214,7 @@ class Runner {
     void make_basis_lines(const Tile& t, const Block& block, float* lines, float* planes) const {
         if (masked_) {
             running_.kernels.masked_basis_lines(
-                {plane(t.image, 0) + t.start, in_.plane(), conv_.lines + block.line_begin,
+                {source(t, 0), conv_.channel_size, conv_.lines + block.line_begin,
                  block.line_end - block.line_begin, conv_.bases, conv_.taps, conv_.basis, conv_.tap_offset.data(),
                  conv_.masks.data() + t.start / 16, mask_stride_, lines, tile_, t.positions});
             return;
@@ -220,7 +251,7 @@ class Runner {
 
     void make_copied_lines(const Tile& t, const Block& block, float* lines) const {
         if (masked_) {
-            running_.kernels.tap_lines({plane(t.image, 0) + t.start, in_.plane(), conv_.lines + block.line_begin,
+            running_.kernels.tap_lines({source(t, 0), conv_.channel_size, conv_.lines + block.line_begin,
                                         block.line_end - block.line_begin, conv_.taps, conv_.tap_offset.data(),
                                         conv_.masks.data() + t.start / 16, mask_stride_, lines, tile_, t.positions});
             return;
@@ -334,9 +365,13 @@ class Runner {
                 const float* kernel = conv_.weight + row * conv_.taps;
                 float* out = output_ + at + row * out_.plane();
                 const float* prepared = scratch + (channel_of(row) - channel) * plane_size + within;
-                BasisLines a = masked_lines(t, channel_of(row), &kernel, 1);
+                BasisLines a = masked_ ? masked_lines(t, channel_of(row), &kernel, 1) : BasisLines{};
                 if (!masked_) {
                     a.plane = prepared;
+                    a.taps = conv_.taps;
+                    a.kernels = &kernel;
+                    a.count = 1;
+                    a.positions = t.positions;
                     a.tap_offset = offsets_.data();
                     a.masks = nullptr;
                 }
@@ -364,6 +399,7 @@ class Runner {
     const Convolution& conv_;
     const Shape in_, out_;
     const float* input_;
+    const float* source_;
     const float* residual_;
     float* output_;
     bool pointwise_ = false, masked_ = false;

@@ -21,7 +21,7 @@ from penni.exporting import FORMS, TOLERANCE
 from penni.exporting.check import compare, openvino_runner
 from penni.models import example_input
 
-NETWORKS = ("resnet56", "vgg16", "torchvision:resnet50", "torchvision:densenet121", "torchvision:googlenet")
+NETWORKS = ("resnet56", "vgg16", "torchvision:resnet18", "torchvision:squeezenet1_1", "torchvision:googlenet")
 
 
 def network(name: str) -> nn.Module:

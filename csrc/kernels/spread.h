@@ -68,6 +68,53 @@ PENNI_INLINE void masked_basis_chunk(const float* image, const float* const* ker
     }
 }
 
+// The same for planes of one vector: four channels at once share the weights, and their sums do not wait for each other.
+template <int N>
+PENNI_INLINE void masked_basis_channels(const float* const* image, const MaskedBasisLines& a, uint16_t const* masks,
+                                        float* out) {
+    constexpr int kChannels = 4;
+    const float* from[kChannels];
+    Vec sum[N][kChannels];
+#pragma GCC unroll 8
+    for (int c = 0; c < kChannels; ++c) {
+        from[c] = image[c];
+#pragma GCC unroll 8
+        for (int n = 0; n < N; ++n) sum[n][c] = Vec::broadcast(0.0f);
+    }
+    const float* weights = a.basis;
+    for (int64_t tap = 0; tap < a.taps; ++tap, masks += a.mask_stride) {
+        Vec value[kChannels];
+#pragma GCC unroll 8
+        for (int c = 0; c < kChannels; ++c) value[c] = load_masked(from[c] + a.tap_offset[tap], *masks);
+#pragma GCC unroll 8
+        for (int n = 0; n < N; ++n) {
+            const Vec weight = Vec::broadcast(weights[n * a.taps + tap]);
+#pragma GCC unroll 8
+            for (int c = 0; c < kChannels; ++c) sum[n][c] = fma(weight, value[c], sum[n][c]);
+        }
+    }
+#pragma GCC unroll 8
+    for (int c = 0; c < kChannels; ++c) {
+#pragma GCC unroll 8
+        for (int n = 0; n < N; ++n) sum[n][c].store(out + (c * N + n) * a.stride);
+    }
+}
+
+// How many lines from `line` on it did: four channels that are read through every basis kernel, or none.
+template <int N>
+PENNI_INLINE int64_t masked_basis_narrow(const MaskedBasisLines& a, int64_t line, int64_t at, float* out) {
+    if (line + 4 * N > a.count) return 0;
+    const float* image[4];
+    for (int c = 0; c < 4; ++c) {
+        const uint32_t first = a.lines[line + c * N];
+        // Lines ascend, so that N of them within one channel are all of its lines.
+        if (first % N || a.lines[line + c * N + N - 1] != first + N - 1) return 0;
+        image[c] = a.image + first / N * a.channel_size + at;
+    }
+    masked_basis_channels<N>(image, a, a.masks + at / Vec::kLanes, out);
+    return 4 * N;
+}
+
 template <int P>
 void masked_basis(const MaskedBasisLines& a, int64_t at) {
     constexpr int kKernels = 6;
@@ -75,6 +122,22 @@ void masked_basis(const MaskedBasisLines& a, int64_t at) {
     const uint32_t bases = static_cast<uint32_t>(a.bases);
     float* out = a.out + at;
     for (int64_t line = 0; line < a.count;) {
+        if constexpr (P == 1) {
+            int64_t done = 0;
+            switch (a.bases) {
+                case 1: done = masked_basis_narrow<1>(a, line, at, out); break;
+                case 2: done = masked_basis_narrow<2>(a, line, at, out); break;
+                case 3: done = masked_basis_narrow<3>(a, line, at, out); break;
+                case 4: done = masked_basis_narrow<4>(a, line, at, out); break;
+                case 5: done = masked_basis_narrow<5>(a, line, at, out); break;
+                case 6: done = masked_basis_narrow<6>(a, line, at, out); break;
+            }
+            if (done) {
+                line += done;
+                out += done * a.stride;
+                continue;
+            }
+        }
         const uint32_t channel = a.lines[line] / bases;
         const float* image = a.image + channel * a.channel_size + at;
         const float* kernel[kKernels];
@@ -147,12 +210,19 @@ void copy_rows(const CopyRow* rows, int64_t number) {
         const int64_t end = least(r.count, at + inside);
         const float* from = r.row + column;
         if (r.step == 2) {
-            // Two whole vectors of the row give one of even columns.
-            const float* last = r.row + r.width - 2 * Vec::kLanes;
-            for (; at + Vec::kLanes <= end && from <= last; at += Vec::kLanes, from += 2 * Vec::kLanes) {
-                evens(Vec::load(from), Vec::load(from + Vec::kLanes)).store(r.out + at);
+            // Two vectors of the row give one of even columns. Nothing beyond `count` is written.
+            for (; at < end; at += Vec::kLanes, from += 2 * Vec::kLanes) {
+                const int64_t left = r.row + r.width - from, wanted = end - at;
+                if (wanted >= Vec::kLanes && left >= 2 * Vec::kLanes) {
+                    evens(Vec::load(from), Vec::load(from + Vec::kLanes)).store(r.out + at);
+                } else {
+                    const Vec first = Vec::load(from, 0, least(Vec::kLanes, left));
+                    const Vec second = left > Vec::kLanes ? Vec::load(from + Vec::kLanes, 0, least(Vec::kLanes, left - Vec::kLanes))
+                                                          : Vec::broadcast(0.0f);
+                    evens(first, second).store(r.out + at, least(Vec::kLanes, wanted));
+                }
             }
-            for (; at < end; ++at, from += 2) r.out[at] = *from;
+            at = end;
         } else {
             for (; at < end; ++at, from += r.step) r.out[at] = *from;
         }
