@@ -124,11 +124,9 @@ def test_what_no_coefficient_reads_is_not_stored(network: Make) -> None:
 
 
 def test_a_narrower_network_lowers(network: Make) -> None:
-    shrinking = pytest.importorskip("penni.shrinking.shrink")
     model = network("resnet20", True)
     image = torch.randn(2, *input_shape(model), generator=torch.Generator().manual_seed(0))
-    result = shrinking.shrink(model, image)
-    narrow = result.model
+    narrow = penni.shrink(model, image).model
     engine = penni.compile(narrow, image)
     with torch.no_grad():
         expected = model(image).numpy()
