@@ -20,8 +20,9 @@ Choice = Mapping[str, Any]
 
 PANEL_ROWS = 24
 PANEL_OUTPUTS = 64
-# What the lines of a block may take of a first-level cache of 32 KiB, in floats.
-BLOCK_FLOATS = 6144
+# What the lines of a block may take, in floats: of a first-level cache, or of a second-level one, where fewer blocks
+# mean fewer visits to each row. Measured: docs/engine-notes.md.
+BLOCK_FLOATS = (10240, 16384, 32768)
 MOST_LINES = 65535
 
 _COMBINE = {"two_stage": 0, "direct": 0, "dense": 1, "outputs": 2, "depthwise": 3}
@@ -53,8 +54,9 @@ def candidates(program: Program, step: Step, threads: int = 1) -> list[dict[str,
     found: list[dict[str, Any]] = []
     for tile in layer.tiles():
         for kernel in layer.kernels():
-            found.append({"kernel": kernel, "tile": tile, "lines": max(16, BLOCK_FLOATS // tile)})
-            found[-1]["cost"] = layer.cost(kernel, tile)
+            for lines in layer.lines(kernel, tile):
+                found.append({"kernel": kernel, "tile": tile, "lines": lines})
+                found[-1]["cost"] = layer.cost(kernel, tile)
     found.sort(key=lambda choice: float(choice["cost"]))
     return found
 
@@ -126,6 +128,21 @@ class _Layer:
     def tiles(self) -> list[int]:
         widest = -(-self.plane // 16) * 16
         return sorted({min(tile, max(64, widest)) for tile in (64, 128)}) if self.plane > 64 else [64]
+
+    def lines(self, kernel: str, tile: int) -> list[int]:
+        """How many lines a block may have, the number that should be best first; fewer if there are no more."""
+        if kernel in ("depthwise", "outputs"):
+            return [max(16, BLOCK_FLOATS[0] // tile)]
+        made = self.input[0] // self.groups * (self.bases if kernel == "two_stage" else self.taps)
+        width = min(tile, -(-self.plane // 16) * 16)  # of one image
+        few, middle, many = (max(16, floats // width) for floats in BLOCK_FLOATS)
+        # Rows of one vector are short: what each visit costs weighs more than where the lines are.
+        ordered = [many, middle, few] if self.plane <= 16 else [middle, few, many]
+        found: list[int] = []
+        for lines in ordered:
+            if min(lines, made) not in found:
+                found.append(min(lines, made))
+        return found
 
     def cost(self, kernel: str, tile: int) -> float:
         """Vector operations of one image, weighed by what was measured (docs/engine-notes.md)."""
