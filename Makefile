@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+FUZZ_SECONDS ?= 60
 
 .PHONY: demo test test-slow test-zoo lint types docs fuzz environment clean help
 
@@ -53,7 +54,7 @@ docs: environment
 	$(BIN)/mkdocs build --strict
 
 fuzz: environment
-	fuzz/run
+	PYTHON=$(CURDIR)/$(BIN)/python fuzz/run $(FUZZ_SECONDS)
 
 clean:
 	rm -rf build site $(VENV)

@@ -25,15 +25,18 @@ from typing import Any
 import networks
 import numpy as np
 import torch
+from peak import fma_peak
 from torch import nn
 
 import penni
 from penni.basis import reconstruct
 from penni.engine.peers import NAMES, measure, open_peer
 from penni.engine.runtime import information
+from penni.exporting import two_stage
 
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[], nn.Module], int]] = {
     "vgg16": (networks.vgg16_dense, networks.vgg16_pruned, 32),
+    "resnet56": (networks.resnet56_dense, networks.resnet56_pruned, 32),
     "resnet18": (networks.resnet18_dense, networks.resnet18_pruned, 32),
     "resnet50": (networks.resnet50_dense, networks.resnet50_pruned, 224),
 }
@@ -63,7 +66,7 @@ def compare(arguments: argparse.Namespace) -> dict[str, Any]:
     dense_of, pruned_of, size = NETWORKS[arguments.network]
     dense, pruned = dense_of(), pruned_of()
     images = np.random.default_rng(0).standard_normal((arguments.batch, 3, size, size), dtype=np.float32)
-    forms = {"dense": dense, "shrunk": reconstruct(pruned), "two-stage": networks.two_stage(pruned)}
+    forms = {"dense": dense, "shrunk": reconstruct(pruned), "two-stage": two_stage(pruned)}
     forms = {name: forms[name] for name in arguments.forms.split(",") if name}
     calls: dict[str, Callable[[], object]] = {}
     engine = penni.compile(pruned, images, threads=arguments.threads, tune=True)
@@ -80,20 +83,29 @@ def compare(arguments: argparse.Namespace) -> dict[str, Any]:
                 calls[f"{name}, {form}"] = open_peer(name, model, images, arguments.threads, place)
         times = measure(calls, runs=arguments.runs)
     steps = engine.profile(images, repeats=arguments.runs)
+    peak = fma_peak()
+    share = engine.macs * arguments.batch / (times["penni"] * 1e6) / peak / arguments.threads
     return {
         "command": "python " + " ".join(sys.argv),
-        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "date": date(),
         "machine": machine(),
         "threads": arguments.threads,
         "batch": arguments.batch,
         "milliseconds": {name: round(time, 4) for name, time in times.items()},
         "macs": engine.macs,
+        "peak_gmacs_per_second_of_a_core": round(peak, 1),
+        "share_of_peak": round(share, 3),
         "steps": [{**vars(step), "gmacs_per_second": _rate(step, arguments.batch)} for step in steps],
     }
 
 
 def _rate(step: Any, batch: int) -> float:
     return round(step.macs * batch / step.microseconds / 1e3, 1) if step.microseconds else 0.0
+
+
+def date() -> str:
+    """Now."""
+    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
 
 
 def machine() -> dict[str, Any]:
@@ -119,6 +131,8 @@ def print_table(record: dict[str, Any]) -> None:
     times = record["milliseconds"]
     for name, time in sorted(times.items(), key=lambda item: item[1]):
         print(f"{name:28} {time:9.3f} ms   {time / times['penni']:6.2f}×")
+    peak = record["peak_gmacs_per_second_of_a_core"]
+    print(f"{record['macs'] / 1e6:.2f} M MACs: {record['share_of_peak']:.0%} of a peak of {peak} GMAC/s a core")
 
 
 if __name__ == "__main__":

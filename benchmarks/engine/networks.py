@@ -1,20 +1,17 @@
 """The networks of the benchmarks: dense as published, and pruned to the structure of the paper's tables.
 
-Positions of the non-zeros and their values are random (seeded): only the structure decides the time. Each
-network comes in three forms that give the same answers: decomposed with zeros (what penni runs), shrunk and
-written out as ordinary convolutions, and as a two-stage graph (a depthwise convolution with the basis kernels,
-then a 1×1 convolution that holds the coefficients with their zeros).
+Positions of the non-zeros and their values are random (seeded): only the structure decides the time. ResNet56 is a
+real one: the run that is recorded in results/.
 """
 
 from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from penni.basis import BasisConv2d
 from penni.models.cifar import VGG16
@@ -81,61 +78,27 @@ def vgg16_pruned() -> nn.Module:
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(channels, 10)).eval()
 
 
-class TwoStage(nn.Module):
-    """A decomposed layer as two ordinary convolutions, for engines that know no other."""
-
-    def __init__(self, layer: BasisConv2d) -> None:
-        super().__init__()
-        bases, inputs = layer.bases, layer.in_channels
-        self.first = nn.Conv2d(
-            inputs, inputs * bases, layer.kernel_size, layer.stride, layer.padding, groups=inputs, bias=False
-        )
-        self.second = nn.Conv2d(inputs * bases, layer.out_channels, 1)
-        assert layer.bias is not None
-        with torch.no_grad():
-            self.first.weight.copy_(layer.basis.repeat(inputs, 1, 1)[:, None])
-            self.second.weight.copy_(layer.coefficients.reshape(layer.out_channels, -1, 1, 1))
-            assert self.second.bias is not None
-            self.second.bias.copy_(layer.bias)
-
-    def forward(self, x: Tensor) -> Tensor:
-        result: Tensor = self.second(self.first(x))
-        return result
-
-
-def two_stage(model: nn.Module) -> nn.Module:
-    """A copy of `model` whose decomposed k×k layers are two convolutions each."""
-    import copy
-
-    result = copy.deepcopy(model)
-    for parent in list(result.modules()):
-        for name, child in list(parent.named_children()):
-            if isinstance(child, BasisConv2d):
-                setattr(parent, name, TwoStage(child).eval() if not child.is_pointwise else _plain(child))
-    return result
-
-
-def _plain(layer: BasisConv2d) -> nn.Conv2d:
-    plain = nn.Conv2d(layer.in_channels, layer.out_channels, layer.kernel_size, layer.stride, layer.padding)
-    with torch.no_grad():
-        plain.weight.copy_(layer.weight)
-        assert layer.bias is not None
-        assert plain.bias is not None
-        plain.bias.copy_(layer.bias)
-    return plain.eval()
-
-
-def decomposed(model: nn.Module) -> Iterator[BasisConv2d]:
-    """The decomposed layers of a model."""
-    return (module for module in model.modules() if isinstance(module, BasisConv2d))
-
-
 def resnet18_dense() -> nn.Module:
     """ResNet18 with a 3×3 stem for CIFAR-10, unpruned."""
     from penni.models import build
 
     torch.manual_seed(0)
     return build("resnet18").eval()
+
+
+def resnet56_dense() -> nn.Module:
+    """ResNet56 for CIFAR-10, unpruned."""
+    from penni.models import build
+
+    torch.manual_seed(0)
+    return build("resnet56").eval()
+
+
+def resnet56_pruned() -> nn.Module:
+    """The real compressed ResNet56 of results/."""
+    import penni
+
+    return penni.load(DATA.parents[2] / "results" / "resnet56-cifar10-short" / "checkpoint").eval()
 
 
 def resnet50_dense() -> nn.Module:
