@@ -52,14 +52,16 @@ void read_blocks(Step& step, int64_t at) {
             refuse(at, "has blocks that leave out or repeat rows");
         }
         const int64_t rows = block.row_end - block.row_begin, lines = block.line_end - block.line_begin;
-        starts += rows + 1;
+        starts += c.combine == Combine::kShared ? (rows + kSharedRows - 1) / kSharedRows * kSharedWords : rows + 1;
         weights += (padded ? (rows + kPanelOutputs - 1) / kPanelOutputs * kPanelOutputs : rows) * lines;
         c.most_lines = std::max(c.most_lines, lines);
         c.blocks.push_back(block);
     }
     if (c.blocks.back().row_end != c.rows) refuse(at, "has blocks that leave out or repeat rows");
     if (padded && c.blocks.size() != 1) refuse(at, "has more blocks than its kernel takes");
-    if (c.combine == Combine::kSparse) {
+    // Rows are shared out among threads by whole groups, counted from the first row.
+    if (c.combine == Combine::kShared && c.blocks.front().row_end != c.rows) refuse(at, "has groups of rows in parts");
+    if (c.combine == Combine::kSparse || c.combine == Combine::kShared) {
         if (step.tensors[4].count != starts) refuse(at, "has a broken list of row starts");
     } else if (step.tensors[6].count != weights) {
         refuse(at, "has weights of another size than its rows");
@@ -83,6 +85,28 @@ void check_entries(Step& step, int64_t at) {
         uint16_t most = 0;
         for (uint32_t i = start[0]; i < start[rows]; ++i) most = std::max(most, c.index[i]);
         if (start[rows] > start[0] && most >= lines) refuse(at, "has an index outside its lines");
+    }
+}
+
+void check_shared(Step& step, int64_t at) {
+    Convolution& c = step.conv;
+    const int64_t indices = step.tensors[5].count, coefficients = step.tensors[6].count;
+    for (const Block& block : c.blocks) {
+        const uint32_t lines = block.line_end - block.line_begin;
+        const uint32_t* group = c.row_start + block.row_start;
+        for (int64_t row = block.row_begin; row < block.row_end; row += kSharedRows, group += kSharedWords) {
+            int64_t reads = 0, weights = 0;
+            for (int64_t rows = 1; rows <= kSharedSets; ++rows) {
+                reads += group[1 + rows];
+                weights += group[1 + rows] * static_cast<int64_t>(__builtin_popcountll(static_cast<uint64_t>(rows)));
+            }
+            if (group[0] + reads > indices || group[1] + weights > coefficients) {
+                refuse(at, "has a group of rows beyond its entries");
+            }
+            for (int64_t i = group[0]; i < group[0] + reads; ++i) {
+                if (c.index[i] >= lines) refuse(at, "has an index outside its lines");
+            }
+        }
     }
 }
 
@@ -125,6 +149,16 @@ void make_masks(Convolution& c, const Shape& in, const Shape& out) {
                 if (from_column < 0 || from_column >= in.width) continue;
                 const int64_t at = row * out.width + column;
                 c.masks[static_cast<size_t>(tap * vectors + at / 16)] |= static_cast<uint16_t>(1u << (at % 16));
+            }
+        }
+    }
+    for (const int phase : c.phases) {
+        for (int64_t row = 0; row < out.height; ++row) {
+            for (int64_t column = 0; column < out.width; ++column) {
+                const int64_t from_row = row * 2 + phase / 2, from_column = column * 2 + phase % 2;
+                // What lies outside the image is masked, whatever it is.
+                const bool inside = from_row < in.height && from_column < in.width;
+                c.phase_index.push_back(inside ? static_cast<int32_t>(from_row * in.width + from_column) : 0);
             }
         }
     }
@@ -188,6 +222,7 @@ void check_convolution(Step& step, int64_t at, const Plan& plan) {
         check_lines(step, at, in);
         read_blocks(step, at);
         if (c.combine == Combine::kSparse) check_entries(step, at);
+        if (c.combine == Combine::kShared) check_shared(step, at);
         if (c.most_lines * c.tile > kMostScratch || c.rows > kMostScratch / c.tile) refuse(at, "needs too much scratch");
         c.scratch_lines = c.most_lines * c.tile + 64;
         c.scratch_partial = c.rows * c.tile + 64;

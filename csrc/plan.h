@@ -29,7 +29,7 @@ enum class Op : int64_t {
     kOps
 };
 
-enum class Combine : int64_t { kSparse = 0, kDense, kOutputs, kDepthwise, kKinds };
+enum class Combine : int64_t { kSparse = 0, kDense, kOutputs, kDepthwise, kShared, kKinds };
 
 struct Shape {
     int64_t channels, height, width;
@@ -59,7 +59,7 @@ struct Convolution {
     const float* basis;
     const uint32_t* lines;
     std::vector<Block> blocks;
-    const uint32_t* row_start;
+    const uint32_t* row_start;  // or, of rows that share lines, what `SharedRows` calls `group`
     const uint16_t* index;
     const float* weight;
     double macs;  // of one image
@@ -73,6 +73,7 @@ struct Convolution {
     // With a stride of two the taps read from a copy of the input that is taken apart into its even and odd rows and
     // columns, each a plane of the output's size. Which of these four the taps need, in the order they are kept.
     std::vector<int> phases;
+    std::vector<int32_t> phase_index;  // where in a plane of the input each element of the copy comes from
     int64_t channel_size;      // floats from one channel to the next, of the copy if there is one
     int64_t workspace_buffer;  // of the copy
 };

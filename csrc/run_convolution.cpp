@@ -59,6 +59,7 @@ class Runner {
         // Too few tiles for the threads: split the rows too, at the price of making the lines again.
         const int64_t align = conv_.combine == Combine::kDense     ? kPanelRows
                               : conv_.combine == Combine::kOutputs ? kPanelOutputs
+                              : conv_.combine == Combine::kShared  ? kSharedRows
                                                                    : 1;
         const int64_t units = (conv_.rows + align - 1) / align;
         const double work = conv_.macs / 8 * static_cast<double>(running_.batch);
@@ -112,18 +113,8 @@ class Runner {
         float* const copy = running_.buffers[conv_.workspace_buffer];
         const double work = static_cast<double>(in_.size() * running_.batch);
         running_.each(running_.batch * in_.channels, work, [&](int64_t task, int) {
-            Copies copies{running_.kernels, {}, 0};
-            const float* from = input_ + task * in_.plane();
-            float* out = copy + task * conv_.channel_size;
-            for (const int phase : conv_.phases) {
-                const int64_t first = phase / 2, column = phase % 2;
-                for (int64_t row = 0; row * 2 + first < in_.height; ++row) {
-                    copies.add({from + (row * 2 + first) * in_.width, in_.width, column, 2, out + row * out_.width,
-                                (in_.width - column + 1) / 2});
-                }
-                out += out_.plane();
-            }
-            copies.flush();
+            running_.kernels.pick(input_ + task * in_.plane(), conv_.phase_index.data(), conv_.channel_size,
+                                  copy + task * conv_.channel_size);
         });
     }
 
@@ -318,6 +309,9 @@ class Runner {
             a.finish.output += block.row_begin * finish.pitch;
             if (a.finish.residual) a.finish.residual += block.row_begin * finish.residual_pitch;
             running_.kernels.sparse_rows(a);
+        } else if (conv_.combine == Combine::kShared) {
+            running_.kernels.shared_rows({lines, finish, begin, end, conv_.row_start + block.row_start, conv_.index,
+                                          conv_.weight});
         } else if (conv_.combine == Combine::kDense) {
             running_.kernels.dense_rows({lines, finish, begin, end, block.row_begin, block.row_end, count,
                                          conv_.weight + block.weight});

@@ -11,6 +11,10 @@ using penni::Finish;
 using penni::kFewPositions;
 using penni::kPanelOutputs;
 using penni::kPanelRows;
+using penni::kSharedRows;
+using penni::kSharedSets;
+using penni::kSharedWords;
+using penni::SharedRows;
 using penni::SparseRows;
 
 // What a row starts from: its bias, or what the lines before these gave.
@@ -114,6 +118,74 @@ void sparse_rows(const SparseRows& a) {
             case 6: sparse_chunk<6>(a, at, count); break;
             case 7: sparse_chunk<7>(a, at, count); break;
             default: sparse_chunk<8>(a, at, count); break;
+        }
+        at += count;
+    }
+}
+
+// The lines that just these rows of a group read.
+template <int Rows, int P>
+PENNI_INLINE void shared_set(const SharedRows& a, int64_t at, int64_t lines, const uint16_t*& index,
+                             const float*& coefficient, Vec (&sum)[kSharedRows][P]) {
+    for (; lines > 0; --lines, ++index) {
+        const float* line = a.lines.data + *index * a.lines.stride + at;
+        Vec value[P];
+#pragma GCC unroll 16
+        for (int p = 0; p < P; ++p) value[p] = Vec::load(line + p * Vec::kLanes);
+#pragma GCC unroll 4
+        for (int row = 0; row < kSharedRows; ++row) {
+            if (!(Rows >> row & 1)) continue;
+            const Vec weight = Vec::broadcast(*coefficient++);
+#pragma GCC unroll 16
+            for (int p = 0; p < P; ++p) sum[row][p] = fma(weight, value[p], sum[row][p]);
+        }
+    }
+}
+
+template <int Rows, int P>
+PENNI_INLINE void shared_sets(const SharedRows& a, int64_t at, const uint32_t* lines, const uint16_t* index,
+                              const float* coefficient, Vec (&sum)[kSharedRows][P]) {
+    shared_set<Rows, P>(a, at, lines[Rows - 1], index, coefficient, sum);
+    if constexpr (Rows < kSharedSets) shared_sets<Rows + 1, P>(a, at, lines, index, coefficient, sum);
+}
+
+template <int P>
+void shared_chunk(const SharedRows& a, int64_t at, int64_t count) {
+    const uint32_t* group = a.group + a.row_begin / kSharedRows * kSharedWords;
+    for (int64_t row = a.row_begin; row < a.row_end; row += kSharedRows, group += kSharedWords) {
+        Vec sum[kSharedRows][P];
+        const int64_t last = least(kSharedRows, a.row_end - row) - 1;
+        // The last group may be short: what stands for a row that is not there starts as a copy and is not kept.
+#pragma GCC unroll 4
+        for (int r = 0; r < kSharedRows; ++r) start_row<P>(a.finish, row + least(r, last), at, a.lines.stride, sum[r]);
+        shared_sets<1, P>(a, at, group + 2, a.index + group[0], a.coefficient + group[1], sum);
+#pragma GCC unroll 4
+        for (int r = 0; r < kSharedRows; ++r) {
+            if (r <= last) finish_row<P>(a.finish, row + r, at, a.lines.stride, count, sum[r]);
+        }
+    }
+}
+
+void shared_rows(const SharedRows& a) {
+    constexpr int64_t kWidest = Vec::kRegisters == 32 ? 4 : 2;
+    const int64_t positions = a.lines.positions;
+    for (int64_t at = 0; at < positions;) {
+        const int64_t left = (positions - at + Vec::kLanes - 1) / Vec::kLanes;
+        const int64_t chunks = (left + kWidest - 1) / kWidest;
+        const int64_t vectors = (left + chunks - 1) / chunks;
+        const int64_t count = least(positions - at, vectors * Vec::kLanes);
+        if constexpr (kWidest == 4) {
+            switch (vectors) {
+                case 1: shared_chunk<1>(a, at, count); break;
+                case 2: shared_chunk<2>(a, at, count); break;
+                case 3: shared_chunk<3>(a, at, count); break;
+                default: shared_chunk<4>(a, at, count); break;
+            }
+        } else {
+            switch (vectors) {
+                case 1: shared_chunk<1>(a, at, count); break;
+                default: shared_chunk<2>(a, at, count); break;
+            }
         }
         at += count;
     }

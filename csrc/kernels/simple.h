@@ -114,10 +114,24 @@ void activate(float* data, int64_t count, int32_t kind, float slope) {
 template <bool Maximum, int Step>
 PENNI_INLINE void pool_columns(const Pool& a, const float* from, float* out, int64_t count) {
     const int64_t step = Step ? Step : a.stride_w;
-    for (int64_t c = 0; c < count; ++c) out[c] = from[c * step];
+    int64_t done = 0;
+    if constexpr (Step == 2) {
+        // Two vectors of the row give one of every second column.
+        const int64_t reach = (a.kernel_w - 1) * a.dilation_w + 2 * Vec::kLanes;
+        for (; done + Vec::kLanes <= count && 2 * done + reach <= a.row_size; done += Vec::kLanes) {
+            Vec total = evens(Vec::load(from + 2 * done), Vec::load(from + 2 * done + Vec::kLanes));
+            for (int64_t j = 1; j < a.kernel_w; ++j) {
+                const float* shifted = from + j * a.dilation_w + 2 * done;
+                const Vec value = evens(Vec::load(shifted), Vec::load(shifted + Vec::kLanes));
+                total = Maximum ? max(total, value) : total + value;
+            }
+            total.store(out + done);
+        }
+    }
+    for (int64_t c = done; c < count; ++c) out[c] = from[c * step];
     for (int64_t j = 1; j < a.kernel_w; ++j) {
         const float* shifted = from + j * a.dilation_w;
-        for (int64_t c = 0; c < count; ++c) {
+        for (int64_t c = done; c < count; ++c) {
             const float value = shifted[c * step];
             if (Maximum) {
                 out[c] = value > out[c] || value != value ? value : out[c];

@@ -230,6 +230,17 @@ void copy_rows(const CopyRow* rows, int64_t number) {
     }
 }
 
+void pick(const float* in, const int32_t* index, int64_t count, float* out) {
+    int64_t at = 0;
+#if defined(PENNI_AVX512)
+    for (; at + 16 <= count; at += 16) {
+        const __m512i places = _mm512_loadu_si512(index + at);
+        _mm512_storeu_ps(out + at, _mm512_i32gather_ps(places, in, 4));
+    }
+#endif
+    for (; at < count; ++at) out[at] = in[index[at]];
+}
+
 template <int P, int N, bool Masked>
 void basis_chunk(const BasisLines& a, int64_t from, int64_t at, int64_t count) {
     const float* kernel[N];

@@ -11,8 +11,8 @@
 
 const penni::KernelTable* penni::PENNI_JOIN(PENNI_SET, _kernels)() {
     static const KernelTable table = {
-        PENNI_TEXT(PENNI_SET), static_cast<int>(Vec::kLanes), kReadsMasked, sparse_rows, dense_rows, dense_outputs,
-        basis_lines, kMaskedBasisLines, kTapLines, copy_rows, activate, pool, pool_pairs, add, multiply, scale_shift, sum, softmax,
+        PENNI_TEXT(PENNI_SET), static_cast<int>(Vec::kLanes), kReadsMasked, sparse_rows, shared_rows, dense_rows,
+        dense_outputs, basis_lines, kMaskedBasisLines, kTapLines, copy_rows, pick, activate, pool, pool_pairs, add, multiply, scale_shift, sum, softmax,
         layer_norm,
     };
     return &table;

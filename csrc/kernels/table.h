@@ -53,6 +53,23 @@ struct SparseRows {
     const float* coefficient;
 };
 
+// Rows four at a time: a line that several of the four read is loaded once for all of them. A group's entries are
+// sorted by which of its rows read them, a set of bits from 1 to 15.
+struct SharedRows {
+    Lines lines;
+    Finish finish;
+    int64_t row_begin, row_end;  // row_begin is a multiple of kSharedRows
+    // kSharedWords numbers per group: where its indices begin, where its coefficients begin, and how many lines each
+    // set of rows reads.
+    const uint32_t* group;
+    const uint16_t* index;     // line of each entry
+    const float* coefficient;  // as many per entry as rows read it, in their order
+};
+
+constexpr int64_t kSharedRows = 4;
+constexpr int64_t kSharedSets = (1 << kSharedRows) - 1;
+constexpr int64_t kSharedWords = 2 + kSharedSets;
+
 struct DenseRows {
     Lines lines;
     Finish finish;
@@ -149,12 +166,14 @@ struct KernelTable {
     int lanes;
     bool reads_masked;
     void (*sparse_rows)(const SparseRows&);
+    void (*shared_rows)(const SharedRows&);
     void (*dense_rows)(const DenseRows&);
     void (*dense_outputs)(const DenseOutputs&);
     void (*basis_lines)(const BasisLines&);
     void (*masked_basis_lines)(const MaskedBasisLines&);  // null without `reads_masked`, as the next
     void (*tap_lines)(const TapLines&);
     void (*copy_rows)(const CopyRow*, int64_t);
+    void (*pick)(const float* in, const int32_t* index, int64_t count, float* out);  // out[i] = in[index[i]]
     void (*activate)(float*, int64_t, int32_t, float);
     void (*pool)(const Pool&);
     void (*pool_pairs)(const float* in, int64_t pairs, int64_t width, float* out, bool maximum);

@@ -58,7 +58,7 @@ def build(
                 "tensors": names,
                 "kind": kind(narrowed, index),
                 "module": step.module,
-                "kernel": str(choice["kernel"]),
+                "kernel": kernel_name(choice),
                 "nonzeros": costs.nonzeros,
                 "macs": costs.macs,
             }
@@ -81,6 +81,12 @@ def build(
     memory = pack.aligned(len(content))
     memory[:] = np.frombuffer(content, dtype=np.uint8)
     return Engine(pack.decode(memory.data, "the packed network"), threads, "the packed network")
+
+
+def kernel_name(choice: Choice) -> str:
+    """What the kernel is called in reports."""
+    rows = int(choice.get("rows", 1))
+    return str(choice["kernel"]) + (f" ×{rows}" if rows > 1 else "")
 
 
 def check_dtype(dtype: str) -> None:

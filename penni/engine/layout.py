@@ -26,6 +26,9 @@ BLOCK_FLOATS = (10240, 16384, 32768)
 MOST_LINES = 65535
 
 _COMBINE = {"two_stage": 0, "direct": 0, "dense": 1, "outputs": 2, "depthwise": 3}
+_COMBINE_SHARED = 4
+# Rows that are summed at once where they share lines (csrc/kernels/table.h).
+SHARED_ROWS = 4
 
 
 @dataclass(frozen=True)
@@ -55,8 +58,9 @@ def candidates(program: Program, step: Step, threads: int = 1) -> list[dict[str,
     for tile in layer.tiles():
         for kernel in layer.kernels():
             for lines in layer.lines(kernel, tile):
-                found.append({"kernel": kernel, "tile": tile, "lines": lines})
-                found[-1]["cost"] = layer.cost(kernel, tile)
+                for rows in layer.rows_at_once(kernel):
+                    found.append({"kernel": kernel, "tile": tile, "lines": lines, "rows": rows})
+                    found[-1]["cost"] = layer.cost(kernel, tile, rows)
     found.sort(key=lambda choice: float(choice["cost"]))
     return found
 
@@ -144,7 +148,13 @@ class _Layer:
                 found.append(min(lines, made))
         return found
 
-    def cost(self, kernel: str, tile: int) -> float:
+    def rows_at_once(self, kernel: str) -> list[int]:
+        """How many rows a sparse kernel sums at once: four pay where many lines are read by several of the four."""
+        if kernel not in ("two_stage", "direct") or self.groups > 1 or self.output[0] < SHARED_ROWS:
+            return [1]
+        return [1, SHARED_ROWS]
+
+    def cost(self, kernel: str, tile: int, rows: int = 1) -> float:
         """Vector operations of one image, weighed by what was measured (docs/engine-notes.md)."""
         vectors = -(-self.plane // 16)
         copies = self.input[0] * self.taps * 2.0 * vectors if self.taps > 1 else self.input[0] * 1.5 * vectors
@@ -152,13 +162,22 @@ class _Layer:
             return self.weights * 2.0 * vectors
         if kernel == "two_stage":
             first = self.input[0] * self.bases * self.taps
-            return (first * 1.3 + self.nonzero * 1.5) * vectors
+            return (first * 1.3 + self._sum(self.input[0] * self.bases, rows)) * vectors
         if kernel == "direct":
-            return self.nonzero * 1.6 * vectors + copies
+            return self._sum(self.input[0] * self.taps, rows) * vectors + copies
         if kernel == "outputs":
             return self.weights * (0.5 + self.plane / 14.0) + copies
         # Below four vectors a dense tile is bound by loading its weights.
         return self.weights * max(1.1 * vectors, 2.0) + copies
+
+    def _sum(self, lines: int, rows: int) -> float:
+        """The sparse sums, per vector of positions: loads, arithmetic, and what each group of rows costs by itself."""
+        if rows == 1:
+            return self.nonzero * 1.5
+        density = self.nonzero / max(1, lines * self.output[0])
+        groups = self.output[0] / rows
+        loaded = lines * (1 - (1 - density) ** rows) * groups
+        return loaded * 1.0 + self.nonzero * 0.5 + groups * 40
 
 
 def _count(tensor: Array | Sparse) -> int:
@@ -168,6 +187,8 @@ def _count(tensor: Array | Sparse) -> int:
 def _prepare_convolution(program: Program, step: Step, choice: Choice) -> NativeStep:
     layer = _Layer.of(program, step)
     kernel = str(choice["kernel"])
+    shared = int(choice.get("rows", 1)) > 1
+    sparse = _shared if shared else _sparse
     bias = program.dense(step, "bias")
     tensors = {
         "bias": np.zeros(layer.output[0], np.float32) if bias is None else bias,
@@ -182,9 +203,9 @@ def _prepare_convolution(program: Program, step: Step, choice: Choice) -> Native
         basis = program.dense(step, "basis")
         assert basis is not None
         tensors["basis"] = basis.reshape(-1)
-        tensors |= _sparse(layer, *_entries(layer, program.tensor(step, "coefficients")), layer.bases, choice)
+        tensors |= sparse(layer, *_entries(layer, program.tensor(step, "coefficients")), layer.bases, choice)
     elif kernel == "direct":
-        tensors |= _sparse(layer, *_entries(layer, _weights(layer)), layer.taps, choice)
+        tensors |= sparse(layer, *_entries(layer, _weights(layer)), layer.taps, choice)
     elif kernel == "depthwise":
         tensors["weight"] = _dense_weights(layer).reshape(-1)
     else:
@@ -198,7 +219,7 @@ def _prepare_convolution(program: Program, step: Step, choice: Choice) -> Native
         "dilation": list(step.attributes.get("dilation", (1, 1))),
         "activation": activation,
         "slope": slope,
-        "combine": _COMBINE[kernel],
+        "combine": _COMBINE_SHARED if shared else _COMBINE[kernel],
         "basis_lines": int(kernel == "two_stage"),
         "bases": max(1, layer.bases),
         "tile": int(choice["tile"]),
@@ -234,6 +255,50 @@ def _entries(layer: _Layer, tensor: Array | Sparse | None) -> tuple[Array, Array
 
 def _sparse(layer: _Layer, row: Array, line: Array, value: Array, each: int, choice: Choice) -> dict[str, Array]:
     """Rows of non-zeros, in blocks of lines; only lines that something reads are made. `each`: lines per channel."""
+    lines, table, position, block = _blocked(layer, line, each, choice)
+    order = np.lexsort((position, row, block))
+    start = np.concatenate([[0], np.cumsum(table[:, 3] - table[:, 2] + 1)])
+    counts = np.zeros(int(start[-1]), np.int64)
+    # Entry r + 1 of a block counts row r, so that the running sum gives where each row begins.
+    np.add.at(counts, start[block] + row - table[block, 2] + 1, 1)
+    return {
+        "lines": lines.astype(np.uint32),
+        "blocks": table.astype(np.uint32).reshape(-1),
+        "row_start": np.cumsum(counts).astype(np.uint32),
+        "index": (position - table[block, 0])[order].astype(np.uint16),
+        "weight": np.ascontiguousarray(value[order], np.float32),
+    }
+
+
+def _shared(layer: _Layer, row: Array, line: Array, value: Array, each: int, choice: Choice) -> dict[str, Array]:
+    """The same for four rows at once: the entries of four rows sorted by which of the four read the line."""
+    lines, table, position, block = _blocked(layer, line, each, choice)
+    groups = -(-layer.output[0] // SHARED_ROWS)
+    group, member = block * groups + row // SHARED_ROWS, row % SHARED_ROWS
+    # One read for every line that a group needs, and the set of its rows that do.
+    reads, read = np.unique(group * len(lines) + position, return_inverse=True)
+    readers = np.zeros(len(reads), np.int64)
+    np.bitwise_or.at(readers, read, 1 << member)
+    of_group, at = np.divmod(reads, max(1, len(lines)))
+    order = np.lexsort((at, readers, of_group))
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    words = np.zeros((len(table) * groups, 2 + (1 << SHARED_ROWS) - 1), np.int64)
+    np.add.at(words, (of_group, 1 + readers), 1)
+    weights = np.bincount(group, minlength=len(words))
+    words[:, 0] = np.concatenate([[0], np.cumsum(words[:, 2:].sum(axis=1))[:-1]])
+    words[:, 1] = np.concatenate([[0], np.cumsum(weights)[:-1]])
+    return {
+        "lines": lines.astype(np.uint32),
+        "blocks": table.astype(np.uint32).reshape(-1),
+        "row_start": words.astype(np.uint32).reshape(-1),
+        "index": (at - table[of_group // groups, 0])[order].astype(np.uint16),
+        "weight": np.ascontiguousarray(value[np.lexsort((member, place[read]))], np.float32),
+    }
+
+
+def _blocked(layer: _Layer, line: Array, each: int, choice: Choice) -> tuple[Array, Array, Array, Array]:
+    """The lines in use, the table of blocks, and of every entry its place among the lines and its block."""
     lines = np.unique(line)
     rows, channels = layer.output[0] // layer.groups, layer.input[0] // layer.groups
     blocks: list[tuple[int, int, int, int]] = []
@@ -247,19 +312,7 @@ def _sparse(layer: _Layer, row: Array, line: Array, value: Array, each: int, cho
     table = np.asarray(blocks, np.int64)
     position = np.searchsorted(lines, line)
     # A line belongs to the last block that begins at or before it; empty blocks begin where the next one does.
-    block = np.searchsorted(table[:, 0], position, side="right") - 1
-    order = np.lexsort((position, row, block))
-    start = np.concatenate([[0], np.cumsum(table[:, 3] - table[:, 2] + 1)])
-    counts = np.zeros(int(start[-1]), np.int64)
-    # Entry r + 1 of a block counts row r, so that the running sum gives where each row begins.
-    np.add.at(counts, start[block] + row - table[block, 2] + 1, 1)
-    return {
-        "lines": lines.astype(np.uint32),
-        "blocks": table.astype(np.uint32).reshape(-1),
-        "row_start": np.cumsum(counts).astype(np.uint32),
-        "index": (position - table[block, 0])[order].astype(np.uint16),
-        "weight": np.ascontiguousarray(value[order], np.float32),
-    }
+    return lines, table, position, np.searchsorted(table[:, 0], position, side="right") - 1
 
 
 def _block_ends(channels: Array, most: int) -> list[int]:

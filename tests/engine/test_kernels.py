@@ -28,9 +28,9 @@ def choices_for(program: Program) -> Iterator[dict[str, Any]]:
     """The planner's candidates, and the same kernels with tiles and blocks that it would not choose."""
     listed = candidates(program, program.steps[-1])
     yield from listed
-    for kernel in dict.fromkeys(str(choice["kernel"]) for choice in listed):
+    for kernel, rows in dict.fromkeys((str(choice["kernel"]), int(choice.get("rows", 1))) for choice in listed):
         for tile, lines in ((16, 3), (48, 1000), (112, 7)):
-            yield {"kernel": kernel, "tile": tile, "lines": lines}
+            yield {"kernel": kernel, "tile": tile, "lines": lines, "rows": rows}
 
 
 def run(program: Program, choice: Mapping[str, Any], images: Array, threads: int) -> Array:
