@@ -129,7 +129,8 @@ def main() -> None:
         for name, row in record[network].items():
             print(
                 f"  {name:22} peak {row['peak_mib']:7.1f} MiB, added {row['added_mib']:7.1f}, network's own "
-                f"{row['own_mib']:7.1f}; import {row['import_ms']:7.1f} ms, load to answer {row['load_to_answer_ms']:7.1f} ms"
+                f"{row['own_mib']:7.1f}; import {row['import_ms']:7.1f} ms, "
+                f"load to answer {row['load_to_answer_ms']:7.1f} ms"
             )
     if arguments.output:
         arguments.output.parent.mkdir(parents=True, exist_ok=True)

@@ -36,8 +36,9 @@ def compile(
     """The engine that answers as `model` does in eval mode, for images of the size of `example_input` (N, …).
 
     `threads` is the number of threads it runs on, all usable cores by default. With `tune` the kernel of
-    each step is the one measured fastest, on so many threads; otherwise a cost model chooses. `dtype`
-    ("fp16", "bf16") stores the weights in 16 bits, rounded: a smaller file; the arithmetic stays float32.
+    each step is the one measured fastest, on so many threads and for batches as large as the example; otherwise
+    a cost model chooses. `dtype` ("fp16", "bf16") stores the weights in 16 bits, rounded: a smaller file; the
+    arithmetic stays float32.
     `preprocessing` (`mean`, `std`, `size`, `crop`) tells `penni run` how an image becomes an input.
 
     Before it returns, the engine's answers are compared with the model's on the example and on noise;
@@ -52,8 +53,8 @@ def compile(
     if origin is not None:
         extras["origin"] = asdict(origin)
     if tune:
-        plan = plan_by_measuring(program, count, examples[0][:1].numpy())
-        extras["tuned"] = {"threads": count, "cores": usable_cores()}
+        plan = plan_by_measuring(program, count, torch.as_tensor(example_input).detach().cpu().float().numpy())
+        extras["tuned"] = {"threads": count, "batch": len(example_input), "cores": usable_cores()}
     else:
         plan = plan_by_cost(program, count)
     engine = build(program, plan, count, extras=extras)
