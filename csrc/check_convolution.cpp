@@ -11,6 +11,8 @@ constexpr size_t kAttributes = 16;
 constexpr size_t kTensors = 7;
 constexpr int64_t kMostTile = 512;
 constexpr int64_t kMostScratch = int64_t{1} << 28;
+// All channels of the rows that are mixed at a time should stay in a first-level cache, planes and coefficients beside them.
+constexpr int64_t kPieceFloats = 12288;
 
 void read_geometry(Step& step, int64_t at, const Shape& in, const Shape& out) {
     Convolution& c = step.conv;
@@ -120,6 +122,99 @@ void check_lines(Step& step, int64_t at, const Shape& in) {
     }
 }
 
+int64_t round_up(int64_t floats) { return (floats + 15) / 16 * 16; }
+
+// Blocks of rows, each with its planes; `lines` says of every plane which row and basis kernel it is for, in order.
+void read_planes(Step& step, int64_t at) {
+    Convolution& c = step.conv;
+    const Tensor& tensor = step.tensors[3];
+    if (tensor.count % 4 || tensor.count == 0) refuse(at, "has a broken list of blocks");
+    const uint32_t* words = static_cast<const uint32_t*>(tensor.data);
+    c.mix.first.assign(static_cast<size_t>(c.rows) + 1, 0);
+    uint32_t lines = 0, rows = 0;
+    for (int64_t i = 0; i < tensor.count; i += 4) {
+        const Block block{words[i], words[i + 1], words[i + 2], words[i + 3], true, true, 0, 0};
+        if (block.line_begin != lines || block.row_begin != rows || block.line_end < lines || block.row_end <= rows ||
+            block.line_end > c.line_count || block.row_end > c.rows) {
+            refuse(at, "has blocks that leave out or repeat rows");
+        }
+        lines = block.line_end;
+        rows = block.row_end;
+        c.most_lines = std::max<int64_t>(c.most_lines, lines - block.line_begin);
+        for (uint32_t line = block.line_begin; line < lines; ++line) {
+            const int64_t row = c.lines[line] / c.bases;
+            if (row < block.row_begin || row >= rows) refuse(at, "has a plane for a row outside its block");
+            if (line > 0 && c.lines[line] <= c.lines[line - 1]) refuse(at, "has planes out of order");
+            ++c.mix.first[static_cast<size_t>(row) + 1];
+            c.mix.kernel.push_back(static_cast<uint32_t>(c.lines[line] % c.bases));
+        }
+        c.blocks.push_back(block);
+    }
+    if (rows != c.rows || lines != c.line_count) refuse(at, "has blocks that leave out or repeat rows");
+    for (size_t row = 0; row < static_cast<size_t>(c.rows); ++row) c.mix.first[row + 1] += c.mix.first[row];
+    c.mix.repeats.assign(static_cast<size_t>(c.rows), 0);
+    const auto kernels = c.mix.kernel.begin();
+    for (size_t row = 1; row < static_cast<size_t>(c.rows); ++row) {
+        const uint32_t before = c.mix.first[row - 1], start = c.mix.first[row], end = c.mix.first[row + 1];
+        c.mix.repeats[row] = std::equal(kernels + before, kernels + start, kernels + start, kernels + end);
+    }
+}
+
+// The entries of a plane are input channels.
+void check_mixing(const Step& step, int64_t at, const Shape& in) {
+    const Convolution& c = step.conv;
+    const int64_t entries = step.tensors[6].count;
+    if (step.tensors[5].count != entries || entries > std::numeric_limits<uint32_t>::max()) {
+        refuse(at, "has as many indices as it should not");
+    }
+    if (step.tensors[4].count != c.line_count + 1) refuse(at, "has a broken list of row starts");
+    for (int64_t line = 0; line < c.line_count; ++line) {
+        if (c.row_start[line] > c.row_start[line + 1]) refuse(at, "has row starts that go backwards");
+    }
+    if (c.row_start[c.line_count] > entries) refuse(at, "has row starts beyond its entries");
+    for (uint32_t i = c.row_start[0]; i < c.row_start[c.line_count]; ++i) {
+        if (c.index[i] >= in.channels) refuse(at, "has an index outside its input");
+    }
+}
+
+// How planes lie in scratch: see run_mix_first.cpp.
+void plan_mixing(Step& step, int64_t at, const Shape& in, const Shape& out) {
+    Convolution& c = step.conv;
+    Mixing& m = c.mix;
+    const int64_t reach = (c.kernel_h - 1) * c.dilation_h;
+    m.pitch = std::max(in.width, out.width);
+    m.band = std::min(out.height, std::max<int64_t>(1, c.tile / m.pitch));
+    m.lead = round_up(std::max(c.top, c.bottom) * m.pitch);
+    const int64_t height = std::min(in.height, m.band + reach), image = round_up(height * m.pitch);
+    m.plane_stride = m.lead + image;
+    const int64_t most = std::max<int64_t>(1, std::clamp<int64_t>(kPieceFloats / in.channels, 32, 128) / m.pitch);
+    const int64_t pieces = (height + most - 1) / most;
+    m.piece = (height + pieces - 1) / pieces;
+    m.line_stride = round_up(m.piece * m.pitch);
+    const int64_t lines = pieces * in.channels;
+    m.column_stride = round_up(m.band * m.pitch);
+    m.mask_stride = m.column_stride + 16;
+    const int64_t columns = kMixedAhead * c.kernel_w * m.column_stride;
+    if (m.plane_stride > kMostScratch || c.most_lines > kMostScratch / m.plane_stride || columns > kMostScratch ||
+        lines > kMostScratch / m.line_stride || c.kernel_w * m.mask_stride > (1 << 22)) {
+        refuse(at, "needs too much scratch");
+    }
+    // Vectors reach beyond the end of what they read or write, and columns begin before theirs.
+    c.scratch_lines = lines * m.line_stride + 64;
+    c.scratch_plane = c.most_lines * m.plane_stride + m.lead + 64;
+    c.scratch_partial = round_up(columns + c.left + c.kernel_w * c.dilation_w + 64);
+    m.masks.assign(static_cast<size_t>(c.kernel_w * m.mask_stride), 0);
+    for (int64_t tap = 0; tap < c.kernel_w; ++tap) {
+        for (int64_t position = 0; position < m.band * m.pitch; ++position) {
+            const int64_t column = position % m.pitch + tap * c.dilation_w - c.left;
+            if (column >= 0 && column < in.width) m.masks[static_cast<size_t>(tap * m.mask_stride + position)] = -1;
+        }
+    }
+    const double bands = static_cast<double>((out.height + m.band - 1) / m.band);
+    c.macs = static_cast<double>(step.tensors[6].count) * bands * static_cast<double>(image) +
+             static_cast<double>(c.line_count * c.taps) * static_cast<double>(out.height * m.pitch);
+}
+
 int64_t floor_half(int64_t value) { return value >= 0 ? value / 2 : -((1 - value) / 2); }
 
 void make_masks(Convolution& c, const Shape& in, const Shape& out) {
@@ -204,6 +299,17 @@ void check_convolution(Step& step, int64_t at, const Plan& plan) {
     c.low = step.activation == kRelu || step.activation == kRelu6 ? 0.0f : -infinity;
     c.high = step.activation == kRelu6 ? 6.0f : infinity;
     c.separate_activation = step.activation > kRelu6;
+    if ((c.basis_lines || c.combine == Combine::kMixFirst) &&
+        (c.bases < 1 || c.bases > 65536 || step.tensors[1].count != c.bases * c.taps)) {
+        refuse(at, "has basis kernels of another size than its kernel");
+    }
+    if (c.combine == Combine::kMixFirst) {
+        if (c.basis_lines || c.stride_h != 1 || c.stride_w != 1) refuse(at, "has a kernel that does not go with its lines");
+        read_planes(step, at);
+        check_mixing(step, at, in);
+        plan_mixing(step, at, in, out);
+        return;
+    }
     make_masks(c, in, out);
     // Column-shifted copies of the rows a tile spans: see spread in run_convolution.cpp.
     const int64_t rows_spanned = std::min(out.height, (c.tile + out.width - 2) / out.width + 1);
@@ -215,9 +321,6 @@ void check_convolution(Step& step, int64_t at, const Plan& plan) {
         if (step.tensors[6].count != c.rows * c.taps) refuse(at, "has weights of another size than its rows");
         c.bases = c.multiplier;
     } else {
-        if (c.basis_lines && (c.bases < 1 || c.bases > 65536 || step.tensors[1].count != c.bases * c.taps)) {
-            refuse(at, "has basis kernels of another size than its kernel");
-        }
         if (c.combine == Combine::kOutputs && c.basis_lines) refuse(at, "has a kernel that does not go with its lines");
         check_lines(step, at, in);
         read_blocks(step, at);

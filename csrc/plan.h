@@ -29,7 +29,7 @@ enum class Op : int64_t {
     kOps
 };
 
-enum class Combine : int64_t { kSparse = 0, kDense, kOutputs, kDepthwise, kShared, kKinds };
+enum class Combine : int64_t { kSparse = 0, kDense, kOutputs, kDepthwise, kShared, kMixFirst, kKinds };
 
 struct Shape {
     int64_t channels, height, width;
@@ -47,6 +47,20 @@ struct Block {
     bool first, last;    // of the blocks that add to these rows
     int64_t row_start;   // where this block's entries of `row_start` begin
     int64_t weight;      // where this block's dense weights begin
+};
+
+// What a convolution needs whose channels are mixed first. Planes have the input's rows, each as wide as the wider of input
+// and output, and are worked on in bands of output rows. Sizes in floats.
+struct Mixing {
+    int64_t pitch;             // of a row of a plane
+    int64_t band;              // output rows at a time
+    int64_t piece;             // input rows that are mixed at a time
+    int64_t lead;              // zeros before a plane, and after the last: rows of padding
+    int64_t plane_stride, line_stride, column_stride, mask_stride;
+    std::vector<uint32_t> first;   // of every output row: its first plane
+    std::vector<uint32_t> kernel;  // of every plane: its basis kernel
+    std::vector<uint8_t> repeats;  // whether a row has the same basis kernels as the one before
+    std::vector<int32_t> masks;
 };
 
 struct Convolution {
@@ -76,6 +90,7 @@ struct Convolution {
     std::vector<int32_t> phase_index;  // where in a plane of the input each element of the copy comes from
     int64_t channel_size;      // floats from one channel to the next, of the copy if there is one
     int64_t workspace_buffer;  // of the copy
+    Mixing mix;
 };
 
 struct Tensor {

@@ -28,7 +28,24 @@ struct Running {
     }
 };
 
+// Collects row copies and does them some at a time.
+struct Copies {
+    static constexpr int64_t kMost = 64;
+    const KernelTable& kernels;
+    CopyRow rows[kMost];
+    int64_t count = 0;
+    void add(const CopyRow& row) {
+        if (count == kMost) flush();
+        rows[count++] = row;
+    }
+    void flush() {
+        kernels.copy_rows(rows, count);
+        count = 0;
+    }
+};
+
 void run_convolution(const Running& running, const Step& step);
+void run_mix_first(const Running& running, const Step& step);
 void run_simple(const Running& running, const Step& step);
 
 }  // namespace penni

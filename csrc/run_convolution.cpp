@@ -12,7 +12,6 @@
 namespace penni {
 namespace {
 
-constexpr int64_t kCopies = 64;
 constexpr int64_t kChannelsAhead = 4;
 constexpr int64_t kMostBases = 64;
 
@@ -126,21 +125,6 @@ class Runner {
     const float* plane(int64_t image, int64_t channel) const {
         return input_ + (image * in_.channels + channel) * in_.plane();
     }
-
-    // Collects row copies and does them some at a time.
-    struct Copies {
-        const KernelTable& kernels;
-        CopyRow rows[kCopies];
-        int64_t count = 0;
-        void add(const CopyRow& row) {
-            if (count == kCopies) flush();
-            rows[count++] = row;
-        }
-        void flush() {
-            kernels.copy_rows(rows, count);
-            count = 0;
-        }
-    };
 
     CopyRow input_row(const float* plane, int64_t row, int64_t column, float* out, int64_t count) const {
         const bool inside = row >= 0 && row < in_.height;
@@ -404,6 +388,12 @@ class Runner {
 
 }  // namespace
 
-void run_convolution(const Running& running, const Step& step) { Runner(running, step).run(); }
+void run_convolution(const Running& running, const Step& step) {
+    if (step.conv.combine == Combine::kMixFirst) {
+        run_mix_first(running, step);
+    } else {
+        Runner(running, step).run();
+    }
+}
 
 }  // namespace penni

@@ -88,6 +88,10 @@ bool affordable(const penni::Plan& plan) {
         }
         work += static_cast<double>(step.conv.line_count) * static_cast<double>(out.plane());
         work += static_cast<double>(step.conv.scratch_plane);
+        if (step.conv.combine == penni::Combine::kMixFirst) {
+            const double bands = static_cast<double>(out.height) / static_cast<double>(step.conv.mix.band);
+            work += bands * static_cast<double>(step.conv.scratch_lines + step.conv.scratch_plane);
+        }
     }
     return work < kMostWork && plan.arena < kMostFloats && plan.scratch < kMostFloats;
 }

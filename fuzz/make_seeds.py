@@ -24,7 +24,10 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     number = 0
     for program in [*(program_of(case) for case in CASES), *others()]:
-        for choice in candidates(program, program.steps[-1]):
+        choices = candidates(program, program.steps[-1])
+        if any(choice["kernel"] == "mix_first" for choice in choices):
+            choices.append({"kernel": "mix_first", "tile": 16, "lines": 7})  # bands of few rows, many blocks
+        for choice in choices:
             plan = [candidates(program, step)[0] for step in program.steps[:-1]] + [choice]
             steps, weights = collect(prepare_all(program, plan))
             words = encode(program.shapes, steps, [program.input], [program.output])

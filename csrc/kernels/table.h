@@ -126,6 +126,47 @@ struct MaskedBasisLines {
     int64_t stride, positions;
 };
 
+// Planes that are sums of lines, to be convolved. No more than the positions of the lines is written of a plane.
+struct MixedPlanes {
+    Lines lines;
+    int64_t count;
+    const uint32_t* row_start;  // entries of plane p: row_start[p] up to row_start[p + 1]
+    const uint16_t* index;      // line of each entry
+    const float* coefficient;
+    float* planes;
+    int64_t plane_stride;
+};
+
+// Rows of the output from planes that are input channels mixed: planes of the input's rows, `positions` of which are
+// wanted, each to be convolved with a basis kernel.
+struct MixedRows {
+    const float* planes;  // where the first tap reads for the first position
+    int64_t plane_stride;
+    int64_t first_plane;     // the number of the plane that `planes` is
+    const uint32_t* first;   // planes of row r: first[r] up to first[r + 1]
+    const uint32_t* kernel;  // of every plane, the basis kernel that it goes with
+    const uint8_t* repeats;  // of every row: whether it goes with the same basis kernels as the row before
+    const float* basis;
+    int64_t kernel_h, kernel_w;
+    int64_t down, right;  // in floats, from one tap to the one below and to the one beside it
+    int64_t left;         // columns of padding
+    int64_t row_begin, row_end;
+    int64_t positions;
+    float* columns;         // scratch: a line for every column of the kernel, for kMixedAhead rows
+    int64_t column_stride;  // a multiple of the widest vector
+    const int32_t* masks;   // of every column and position: all bits if the tap's pixel is inside the image, or none
+    int64_t mask_stride;
+    const float* bias;
+    float* output;
+    const float* residual;  // null, or laid out like `output`
+    int64_t pitch;          // from one output row to the next
+    int64_t runs, run;      // the output is so many runs of so many positions
+    int64_t run_pitch;      // of a run among the positions
+    float low, high;
+};
+
+constexpr int64_t kMixedAhead = 8;
+
 // Lines that are the input seen through taps, read with masks as above.
 struct TapLines {
     const float* image;     // all channels, at the tile's first position
@@ -172,6 +213,8 @@ struct KernelTable {
     void (*basis_lines)(const BasisLines&);
     void (*masked_basis_lines)(const MaskedBasisLines&);  // null without `reads_masked`, as the next
     void (*tap_lines)(const TapLines&);
+    void (*mixed_planes)(const MixedPlanes&);
+    void (*mixed_rows)(const MixedRows&);
     void (*copy_rows)(const CopyRow*, int64_t);
     void (*pick)(const float* in, const int32_t* index, int64_t count, float* out);  // out[i] = in[index[i]]
     void (*activate)(float*, int64_t, int32_t, float);

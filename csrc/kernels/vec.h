@@ -49,6 +49,11 @@ PENNI_INLINE Vec copy_sign(Vec a, Vec sign) {
                                                 _mm512_and_si512(mask, _mm512_castps_si512(sign.v))))};
 }
 
+// The lanes whose mask has all bits set, the others (with none) zero.
+PENNI_INLINE Vec keep(Vec a, const int32_t* mask) {
+    return {_mm512_and_ps(a.v, _mm512_loadu_ps(mask))};
+}
+
 // The even and the odd lanes of a followed by b.
 PENNI_INLINE Vec evens(Vec a, Vec b) {
     const __m512i index = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
@@ -105,6 +110,10 @@ PENNI_INLINE Vec times_power_of_two(Vec a, Vec n) {
 PENNI_INLINE Vec copy_sign(Vec a, Vec sign) {
     const __m256 mask = _mm256_set1_ps(-0.0f);
     return {_mm256_or_ps(_mm256_andnot_ps(mask, a.v), _mm256_and_ps(mask, sign.v))};
+}
+
+PENNI_INLINE Vec keep(Vec a, const int32_t* mask) {
+    return {_mm256_and_ps(a.v, _mm256_castsi256_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(mask))))};
 }
 
 PENNI_INLINE Vec in_order(__m256 mixed) {
@@ -175,6 +184,12 @@ PENNI_INLINE Vec times_power_of_two(Vec a, Vec n) {
 PENNI_INLINE Vec copy_sign(Vec a, Vec sign) {
     const int32_t top = static_cast<int32_t>(0x80000000u);
     return select(Int4{top, top, top, top}, sign, a);
+}
+
+PENNI_INLINE Vec keep(Vec a, const int32_t* mask) {
+    Int4 bits;
+    __builtin_memcpy(&bits, mask, sizeof(bits));
+    return {(Float4)((Int4)a.v & bits)};
 }
 
 PENNI_INLINE Vec evens(Vec a, Vec b) { return {Float4{a.v[0], a.v[2], b.v[0], b.v[2]}}; }

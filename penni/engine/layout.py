@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -23,9 +24,11 @@ PANEL_OUTPUTS = 64
 # What the lines of a block may take, in floats: of a first-level cache, or of a second-level one, where fewer blocks
 # mean fewer visits to each row. Measured: docs/engine-notes.md.
 BLOCK_FLOATS = (10240, 16384, 32768)
+# And what planes of mixed channels may take.
+MIXED_FLOATS = (2048, 6144, 24576)
 MOST_LINES = 65535
 
-_COMBINE = {"two_stage": 0, "direct": 0, "dense": 1, "outputs": 2, "depthwise": 3}
+_COMBINE = {"two_stage": 0, "direct": 0, "dense": 1, "outputs": 2, "depthwise": 3, "mix_first": 5}
 _COMBINE_SHARED = 4
 # Rows that are summed at once where they share lines (csrc/kernels/table.h).
 SHARED_ROWS = 4
@@ -55,8 +58,8 @@ def candidates(program: Program, step: Step, threads: int = 1) -> list[dict[str,
         return [{"kernel": step.op, "cost": 0.0}]
     layer = _Layer.of(program, step)
     found: list[dict[str, Any]] = []
-    for tile in layer.tiles():
-        for kernel in layer.kernels():
+    for kernel in layer.kernels():
+        for tile in layer.tiles(kernel):
             for lines in layer.lines(kernel, tile):
                 for rows in layer.rows_at_once(kernel):
                     found.append({"kernel": kernel, "tile": tile, "lines": lines, "rows": rows})
@@ -122,21 +125,40 @@ class _Layer:
         if self.is_depthwise:
             return ["depthwise"]
         if self.bases and self.taps > 1:
-            return ["two_stage", "dense"]
+            return ["two_stage", "dense", *(["mix_first"] if self.can_mix_first() else [])]
         found = ["dense"] if self.nonzero * 4 > self.weights else []
         found += ["direct"] if self.nonzero * 4 < self.weights * 3 else []
         if self.groups == 1 and self.plane <= 16:
             found.append("outputs")
         return found
 
-    def tiles(self) -> list[int]:
+    def can_mix_first(self) -> bool:
+        """Whether mixing the channels before convolving is possible, and leaves fewer planes to convolve."""
+        if self.groups > 1 or tuple(self.step.attributes["stride"]) != (1, 1) or self.input[0] > MOST_LINES:
+            return False
+        used, mixed = self.pairs
+        return mixed < used
+
+    @cached_property
+    def pairs(self) -> tuple[int, int]:
+        """The (channel, basis) and the (row, basis) pairs that have a coefficient."""
+        row, line, _ = _entries(self, self.program.tensor(self.step, "coefficients"))
+        return len(np.unique(line)), len(np.unique(row * self.bases + line % self.bases))
+
+    def tiles(self, kernel: str) -> list[int]:
         widest = -(-self.plane // 16) * 16
+        if kernel == "mix_first":
+            # Whole planes if they are small: a band mixes again the rows that its neighbours reach into.
+            return [min(512, widest)]
         return sorted({min(tile, max(64, widest)) for tile in (64, 128)}) if self.plane > 64 else [64]
 
     def lines(self, kernel: str, tile: int) -> list[int]:
         """How many lines a block may have, the number that should be best first; fewer if there are no more."""
         if kernel in ("depthwise", "outputs"):
             return [max(16, BLOCK_FLOATS[0] // tile)]
+        if kernel == "mix_first":
+            held = [max(16, floats // (min(tile, self.plane) + 16)) for floats in MIXED_FLOATS]
+            return list(dict.fromkeys(min(number, self.pairs[1]) for number in held))
         made = self.input[0] // self.groups * (self.bases if kernel == "two_stage" else self.taps)
         width = min(tile, -(-self.plane // 16) * 16)  # of one image
         few, middle, many = (max(16, floats // width) for floats in BLOCK_FLOATS)
@@ -163,6 +185,15 @@ class _Layer:
         if kernel == "two_stage":
             first = self.input[0] * self.bases * self.taps
             return (first * 1.3 + self._sum(self.input[0] * self.bases, rows)) * vectors
+        if kernel == "mix_first":
+            bands = -(-self.output[1] // max(1, tile // max(self.input[2], self.output[2])))
+            again = (bands - 1) * (self.kernel[0] - 1) / self.output[1]  # rows mixed for two bands
+            size = self.input[1] * self.input[2]
+            # Small planes are read where they are.
+            in_place = size % 16 == 0 and size <= max(32, min(128, 12288 // self.input[0]))
+            copied = 0.0 if in_place else self.input[0] * 16.0
+            convolved = self.pairs[1] * (self.taps * 1.3 + 6.0) + self.output[0] * 8.0
+            return (convolved + self.nonzero * 1.7 * (1 + again) + copied) * vectors
         if kernel == "direct":
             return self._sum(self.input[0] * self.taps, rows) * vectors + copies
         if kernel == "outputs":
@@ -204,6 +235,11 @@ def _prepare_convolution(program: Program, step: Step, choice: Choice) -> Native
         assert basis is not None
         tensors["basis"] = basis.reshape(-1)
         tensors |= sparse(layer, *_entries(layer, program.tensor(step, "coefficients")), layer.bases, choice)
+    elif kernel == "mix_first":
+        basis = program.dense(step, "basis")
+        assert basis is not None
+        tensors["basis"] = basis.reshape(-1)
+        tensors |= _mixed(layer, *_entries(layer, program.tensor(step, "coefficients")), int(choice["lines"]))
     elif kernel == "direct":
         tensors |= sparse(layer, *_entries(layer, _weights(layer)), layer.taps, choice)
     elif kernel == "depthwise":
@@ -313,6 +349,24 @@ def _blocked(layer: _Layer, line: Array, each: int, choice: Choice) -> tuple[Arr
     position = np.searchsorted(lines, line)
     # A line belongs to the last block that begins at or before it; empty blocks begin where the next one does.
     return lines, table, position, np.searchsorted(table[:, 0], position, side="right") - 1
+
+
+def _mixed(layer: _Layer, row: Array, line: Array, value: Array, most: int) -> dict[str, Array]:
+    """Planes of mixed channels, one per row and basis in use, in blocks of whole rows with up to `most` planes."""
+    channel, basis = np.divmod(line, layer.bases)
+    pair = row * layer.bases + basis
+    used, length = np.unique(pair, return_counts=True)
+    ends = _block_ends(used // layer.bases, most)
+    order = np.lexsort((channel, pair))
+    last = [*(used[np.asarray(ends[:-1], np.int64)] // layer.bases).tolist(), layer.output[0]]
+    starts = zip([0, *ends[:-1]], ends, [0, *last[:-1]], last, strict=True)
+    return {
+        "lines": used.astype(np.uint32),
+        "blocks": np.asarray(list(starts), np.uint32).reshape(-1),
+        "row_start": np.concatenate([[0], np.cumsum(length)]).astype(np.uint32),
+        "index": channel[order].astype(np.uint16),
+        "weight": np.ascontiguousarray(value[order], np.float32),
+    }
 
 
 def _block_ends(channels: Array, most: int) -> list[int]:

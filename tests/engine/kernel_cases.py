@@ -57,6 +57,16 @@ _DECOMPOSED = [
     Case(40, (10, 10), 30, bases=9, density=0.5),
     Case(3, (5, 5), 4, kernel=(5, 5), padding=_NONE, bases=3),
     Case(300, (6, 6), 3, density=0.02),
+    Case(30, (4, 4), 9, density=0.6),
+    Case(40, (4, 4), 17, activation="silu", residual=True, batch=3),
+    Case(64, (8, 8), 21, density=0.5, residual=True, batch=2),
+    Case(400, (8, 8), 5, density=0.1),
+    Case(20, (2, 2), 7, batch=33),
+    Case(23, (7, 9), 6, activation="relu6", batch=2),
+    Case(30, (27, 13), 5, dilation=(2, 3), padding=(2, 1, 4, 3), residual=True),
+    Case(12, (16, 40), 3, kernel=(2, 5), padding=(4, 5, 6, 7)),
+    Case(8, (6, 6), 3, padding=(9, 12, 7, 15), activation="gelu"),
+    Case(33, (8, 8), 12, density=0.02),
 ]
 _ORDINARY = [
     Case(3, (17, 19), 26, density=1.0),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from penni.engine import reference
 from penni.engine.layout import candidates, prepare
 from penni.engine.program import Array, Program
 from penni.engine.runtime import NativeEngine, available
+from penni.errors import PenniError
 
 SETS = available()
 TOLERANCE = 1e-5
@@ -54,6 +56,42 @@ def test_kernel_gives_the_convolution(case: Case, instruction_set: str) -> None:
             assert error(got, wanted) <= TOLERANCE, f"{choice} with {threads} threads"
             tried += 1
     assert tried >= 8
+
+
+def test_channels_are_mixed_first_where_that_leaves_less_to_convolve() -> None:
+    def kernels(case: Case) -> list[str]:
+        program = program_of(case)
+        return list(dict.fromkeys(str(choice["kernel"]) for choice in candidates(program, program.steps[-1])))
+
+    narrowing = Case(60, (4, 4), 10)
+    assert kernels(narrowing)[0] == "mix_first"
+    assert kernels(Case(60, (4, 4), 58, density=0.9))[0] != "mix_first"
+    for other in (
+        Case(10, (4, 4), 60),
+        replace(narrowing, stride=(2, 2)),
+        replace(narrowing, groups=2),
+        replace(narrowing, kernel=(1, 1), padding=(0, 0, 0, 0)),
+    ):
+        assert "mix_first" not in kernels(other)
+
+
+SPOILT = {
+    "lines": "a plane for a row outside its block",
+    "blocks": "blocks that leave out or repeat rows",
+    "row_start": "row starts (that go backwards|beyond its entries)",
+    "index": "an index outside its input",
+}
+
+
+@pytest.mark.parametrize("role", SPOILT)
+@pytest.mark.parametrize("place", [0, -1])
+def test_planes_that_reach_outside_are_refused(role: str, place: int) -> None:
+    program = program_of(Case(60, (4, 4), 10))
+    step = prepare(program, program.steps[-1], {"kernel": "mix_first", "tile": 16, "lines": 20})
+    spoilt = step.tensors[role].copy()
+    spoilt[place] = 60000
+    with pytest.raises(PenniError, match=SPOILT[role]):
+        NativeEngine.from_steps(program.shapes, [replace(step, tensors={**step.tensors, role: spoilt})], [0], [1])
 
 
 @pytest.mark.parametrize("case", CASES[::4], ids=str)
