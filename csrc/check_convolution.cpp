@@ -124,7 +124,7 @@ void check_lines(Step& step, int64_t at, const Shape& in) {
 
 int64_t round_up(int64_t floats) { return (floats + 15) / 16 * 16; }
 
-// Blocks of rows, each with its planes; `lines` says of every plane which row and basis kernel it is for, in order.
+// Blocks of rows, each with its planes; `lines` says of every plane which row and basis kernel it is for.
 void read_planes(Step& step, int64_t at) {
     Convolution& c = step.conv;
     const Tensor& tensor = step.tensors[3];
@@ -144,14 +144,25 @@ void read_planes(Step& step, int64_t at) {
         for (uint32_t line = block.line_begin; line < lines; ++line) {
             const int64_t row = c.lines[line] / c.bases;
             if (row < block.row_begin || row >= rows) refuse(at, "has a plane for a row outside its block");
-            if (line > 0 && c.lines[line] <= c.lines[line - 1]) refuse(at, "has planes out of order");
             ++c.mix.first[static_cast<size_t>(row) + 1];
-            c.mix.kernel.push_back(static_cast<uint32_t>(c.lines[line] % c.bases));
         }
         c.blocks.push_back(block);
     }
     if (rows != c.rows || lines != c.line_count) refuse(at, "has blocks that leave out or repeat rows");
     for (size_t row = 0; row < static_cast<size_t>(c.rows); ++row) c.mix.first[row + 1] += c.mix.first[row];
+    std::vector<uint32_t> next = c.mix.first;
+    c.mix.plane.resize(lines);
+    c.mix.kernel.resize(lines);
+    for (const Block& block : c.blocks) {
+        std::vector<uint32_t> order;
+        for (uint32_t line = block.line_begin; line < block.line_end; ++line) order.push_back(line);
+        std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return c.lines[a] < c.lines[b]; });
+        for (const uint32_t line : order) {
+            const uint32_t place = next[static_cast<size_t>(c.lines[line] / c.bases)]++;
+            c.mix.plane[place] = line - block.line_begin;
+            c.mix.kernel[place] = static_cast<uint32_t>(c.lines[line] % c.bases);
+        }
+    }
     c.mix.repeats.assign(static_cast<size_t>(c.rows), 0);
     const auto kernels = c.mix.kernel.begin();
     for (size_t row = 1; row < static_cast<size_t>(c.rows); ++row) {

@@ -57,8 +57,7 @@ struct Mixing {
     int64_t piece;             // input rows that are mixed at a time
     int64_t lead;              // zeros before a plane, and after the last: rows of padding
     int64_t plane_stride, line_stride, column_stride, mask_stride;
-    std::vector<uint32_t> first;   // of every output row: its first plane
-    std::vector<uint32_t> kernel;  // of every plane: its basis kernel
+    std::vector<uint32_t> first, plane, kernel;  // of every output row: its planes, and the basis kernel of each
     std::vector<uint8_t> repeats;  // whether a row has the same basis kernels as the one before
     std::vector<int32_t> masks;
 };

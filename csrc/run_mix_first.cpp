@@ -56,6 +56,7 @@ class Mixer {
         sums.planes = planes + mix_.lead + (top - begin) * mix_.pitch;
         sums.plane_stride = mix_.plane_stride;
         sums.first = mix_.first.data();
+        sums.plane = mix_.plane.data();
         sums.kernel = mix_.kernel.data();
         sums.repeats = mix_.repeats.data();
         sums.basis = conv_.basis;
@@ -91,7 +92,6 @@ class Mixer {
                                                conv_.index, conv_.weight,
                                                planes + mix_.lead + (first - begin) * mix_.pitch, mix_.plane_stride});
             }
-            sums.first_plane = block.line_begin;
             sums.row_begin = block.row_begin;
             sums.row_end = block.row_end;
             running_.kernels.mixed_rows(sums);

@@ -76,10 +76,10 @@ template <int R, int P, int J, int H>
 PENNI_INLINE void mix_columns(const MixedRows& a, int64_t row, int64_t column, int64_t at, float* out) {
     const int64_t height = H ? H : a.kernel_h, each = a.kernel_w * a.column_stride;
     Vec sum[R][J][P];
-    const float* from[R];
+    const uint32_t* plane[R];
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
-        from[r] = a.planes + (a.first[row + r] - a.first_plane) * a.plane_stride + at;
+        plane[r] = a.plane + a.first[row + r];
 #pragma GCC unroll 8
         for (int j = 0; j < J; ++j) {
 #pragma GCC unroll 8
@@ -90,13 +90,16 @@ PENNI_INLINE void mix_columns(const MixedRows& a, int64_t row, int64_t column, i
     const int64_t planes = a.first[row + 1] - a.first[row];
     for (int64_t i = 0; i < planes; ++i) {
         const float* weight = a.basis + kernel[i] * (a.kernel_h * a.kernel_w) + column;
+        const float* from[R];
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r) from[r] = a.planes + plane[r][i] * a.plane_stride + at;
 #pragma GCC unroll 3
         for (int64_t tap = 0; tap < height; ++tap, weight += a.kernel_w) {
             Vec value[R][P];
 #pragma GCC unroll 8
             for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
-                for (int p = 0; p < P; ++p) value[r][p] = Vec::load(from[r] + i * a.plane_stride + tap * a.down + p * Vec::kLanes);
+                for (int p = 0; p < P; ++p) value[r][p] = Vec::load(from[r] + tap * a.down + p * Vec::kLanes);
             }
 #pragma GCC unroll 8
             for (int j = 0; j < J; ++j) {

@@ -142,9 +142,9 @@ struct MixedPlanes {
 struct MixedRows {
     const float* planes;  // where the first tap reads for the first position
     int64_t plane_stride;
-    int64_t first_plane;     // the number of the plane that `planes` is
-    const uint32_t* first;   // planes of row r: first[r] up to first[r + 1]
-    const uint32_t* kernel;  // of every plane, the basis kernel that it goes with
+    const uint32_t* first;   // planes of row r: entries first[r] up to first[r + 1]
+    const uint32_t* plane;   // which plane each entry is
+    const uint32_t* kernel;  // and which basis kernel it goes with
     const uint8_t* repeats;  // of every row: whether it goes with the same basis kernels as the row before
     const float* basis;
     int64_t kernel_h, kernel_w;

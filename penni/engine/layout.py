@@ -24,8 +24,8 @@ PANEL_OUTPUTS = 64
 # What the lines of a block may take, in floats: of a first-level cache, or of a second-level one, where fewer blocks
 # mean fewer visits to each row. Measured: docs/engine-notes.md.
 BLOCK_FLOATS = (10240, 16384, 32768)
-# And what planes of mixed channels may take.
-MIXED_FLOATS = (2048, 6144, 24576)
+# And what planes of mixed channels may take: many are sorted by length better than few.
+MIXED_FLOATS = (24576, 6144, 2048)
 MOST_LINES = 65535
 
 _COMBINE = {"two_stage": 0, "direct": 0, "dense": 1, "outputs": 2, "depthwise": 3, "mix_first": 5}
@@ -354,18 +354,22 @@ def _blocked(layer: _Layer, line: Array, each: int, choice: Choice) -> tuple[Arr
 def _mixed(layer: _Layer, row: Array, line: Array, value: Array, most: int) -> dict[str, Array]:
     """Planes of mixed channels, one per row and basis in use, in blocks of whole rows with up to `most` planes."""
     channel, basis = np.divmod(line, layer.bases)
-    pair = row * layer.bases + basis
-    used, length = np.unique(pair, return_counts=True)
+    used, plane, length = np.unique(row * layer.bases + basis, return_inverse=True, return_counts=True)
+    plane = plane.reshape(-1)
     ends = _block_ends(used // layer.bases, most)
-    order = np.lexsort((channel, pair))
+    block = np.searchsorted(ends, np.arange(len(used)), side="right")
+    # Planes of one length follow each other, so that the processor foresees where their sums end.
+    order = np.lexsort((length, block))
+    place = np.argsort(order)
+    entries = np.lexsort((channel, place[plane]))
     last = [*(used[np.asarray(ends[:-1], np.int64)] // layer.bases).tolist(), layer.output[0]]
     starts = zip([0, *ends[:-1]], ends, [0, *last[:-1]], last, strict=True)
     return {
-        "lines": used.astype(np.uint32),
+        "lines": used[order].astype(np.uint32),
         "blocks": np.asarray(list(starts), np.uint32).reshape(-1),
-        "row_start": np.concatenate([[0], np.cumsum(length)]).astype(np.uint32),
-        "index": channel[order].astype(np.uint16),
-        "weight": np.ascontiguousarray(value[order], np.float32),
+        "row_start": np.concatenate([[0], np.cumsum(length[order])]).astype(np.uint32),
+        "index": channel[entries].astype(np.uint16),
+        "weight": np.ascontiguousarray(value[entries], np.float32),
     }
 
 
