@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import shutil
 import tarfile
 from pathlib import Path
 
@@ -112,6 +113,20 @@ def test_fetching_tells_each_failure(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.parametrize("place", ["/proc/cifar", "file/cifar", "file"])
+def test_a_folder_that_cannot_be_written_is_said_before_the_download(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(cifar10, "_official_records", lambda: pytest.fail("it was downloaded"))
+    with pytest.raises(penni.PenniError, match=r"cifar' cannot be written \(.*choose another|file' cannot be written"):
+        cifar10.fetch_cifar10(tmp_path / place, say=lambda _text: None)
+    monkeypatch.setattr(cifar10.shutil, "disk_usage", lambda _folder: shutil._ntuple_diskusage(2e6, 1e6, 1e6))
+    with pytest.raises(penni.PenniError, match=r"1 MB left for .* CIFAR-10 takes 184 MB"):
+        cifar10.fetch_cifar10(tmp_path / "a" / "b", say=lambda _text: None)
+    assert not (tmp_path / "a").exists()
+
+
 def test_augmentation_shifts_and_mirrors() -> None:
     image = torch.arange(1, 17, dtype=torch.uint8).view(1, 1, 4, 4).expand(400, 1, 4, 4)
     result = Augmentation(pad=2, flip=True)(image, torch.Generator().manual_seed(0))
@@ -194,6 +209,33 @@ def test_a_folder_of_images(tmp_path: Path) -> None:
     assert labels.tolist() == [0, 0, 0, 1, 1, 1]
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"a text", r"^'[^']*4\.png' is not an image, though it is named as one: take it out of the folder$"),
+        (None, r"^'[^']*4\.png' cannot be read as an image \(.*\): replace it or take it out of the folder$"),
+    ],
+)
+def test_a_file_that_is_no_image_is_one_sentence(
+    content: bytes | None, message: str, workers: int, tmp_path: Path
+) -> None:
+    file = make_folder(tmp_path) / "train" / "cat" / "4.png"
+    file.write_bytes(file.read_bytes()[:-900] if content is None else content)
+    source = open_data(f"imagefolder:{tmp_path}")
+    source.workers = workers  # type: ignore[attr-defined]
+    with pytest.raises(penni.PenniError, match=message):
+        list(source.train(4, seed=0, epoch=0, shard=Shard(), device=CPU))
+
+
+def test_a_batch_of_nothing(tmp_path: Path) -> None:
+    for source in (digits(), open_data(f"imagefolder:{make_folder(tmp_path)}")):
+        with pytest.raises(penni.PenniError, match="a batch of 0 images is too small: use 1 or more"):
+            source.steps(0)
+        with pytest.raises(penni.PenniError, match="a batch of -1 images is too small"):
+            list(source.test(-1, shard=Shard(), device=CPU))
+
+
 def test_folders_that_do_not_fit(tmp_path: Path) -> None:
     with pytest.raises(penni.PenniError, match="an image folder has train/ and val/"):
         open_data(f"imagefolder:{tmp_path}")
@@ -210,4 +252,7 @@ def test_names() -> None:
         open_data("digits", normalise="imagnet")
     with pytest.raises(penni.PenniError, match="has 1 channels, its normalisation 3"):
         open_data("digits", normalise="imagenet")
+    for name in ("cifar10", "digits", "imagefolder"):
+        with pytest.raises(penni.PenniError, match=f"there is no folder '/nowhere' to read {name} from"):
+            open_data(name, "/nowhere")
     assert Normalisation((0.5,), (0.5,)).mean == (0.5,)

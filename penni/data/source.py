@@ -38,6 +38,13 @@ def normalisation(name: str) -> Normalisation:
     return NORMALISATIONS[name]
 
 
+def check_batch(size: int) -> int:
+    """A number of images per batch, or the error if there is no such batch."""
+    if size < 1:
+        raise PenniError(f"a batch of {size} images is too small: use 1 or more")
+    return size
+
+
 @dataclass(frozen=True)
 class Shard:
     """Which of several training processes this is: each takes its part of every batch."""
@@ -121,13 +128,13 @@ class ArraySource:
 
     def steps(self, batch_size: int) -> int:
         """Training batches in an epoch; the last, smaller one counts."""
-        return -(-len(self.train_labels) // batch_size)
+        return -(-len(self.train_labels) // check_batch(batch_size))
 
     def train(self, batch_size: int, *, seed: int, epoch: int, shard: Shard, device: torch.device) -> Iterator[Batch]:
         """One epoch of shuffled, augmented, normalised training batches."""
         generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
         order = torch.randperm(len(self.train_labels), generator=generator)
-        for batch in torch.split(order, batch_size):
+        for batch in torch.split(order, check_batch(batch_size)):
             images = self.train_images[batch]
             if self.augmentation is not None:
                 # Augmented before it is shared out, so that the number of processes changes nothing.
@@ -137,7 +144,7 @@ class ArraySource:
 
     def test(self, batch_size: int, *, shard: Shard, device: torch.device) -> Iterator[Batch]:
         """The test set, in order."""
-        for batch in torch.split(torch.arange(len(self.test_labels)), batch_size):
+        for batch in torch.split(torch.arange(len(self.test_labels)), check_batch(batch_size)):
             mine = shard.of(batch)
             yield self._normalised(self.test_images[mine], device), self.test_labels[mine].to(device)
 

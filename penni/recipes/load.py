@@ -22,6 +22,16 @@ else:
 
 T = TypeVar("T")
 
+# The kinds of values that fields have, as people call them.
+_KIND_WORDS: Mapping[Any, str] = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "a word",
+    list: "a list",
+    dict: "a table",
+}
+
 
 def names() -> list[str]:
     """The recipes that come with penni."""
@@ -69,8 +79,7 @@ def override(recipe: Recipe, changes: Sequence[str]) -> Recipe:
                 raise PenniError(f"a recipe has no section '{section}': {nearest(section, sections)}")
             place, field = content[section], rest
         if field not in place:
-            known = [*place] if dot else _all_fields(content)
-            raise PenniError(f"a recipe has no field '{path.strip()}': {nearest(path.strip(), known)}")
+            raise PenniError(_no_such_field(path.strip(), section if dot else "", place if dot else content))
         place[field] = _value(text.strip())
     return from_dictionary(content)
 
@@ -87,6 +96,14 @@ def to_toml(recipe: Recipe) -> str:
     return "\n".join(lines + sections) + "\n"
 
 
+def _no_such_field(path: str, section: str, fields: Mapping[str, Any]) -> str:
+    """The sentence for a field that `fields`, which stand in `section`, do not have."""
+    if not section:
+        return f"a recipe has no field '{path}': {nearest(path, _all_fields(fields))}"
+    field = path.removeprefix(f"{section}.")
+    return f"a recipe has no field '{path}': {nearest(field, fields, within=f'{section}.')}"
+
+
 def _all_fields(content: Mapping[str, Any]) -> list[str]:
     fields = []
     for key, value in content.items():
@@ -100,7 +117,7 @@ def _make(kind: type[T], content: Mapping[str, Any], where: str) -> T:
     for key, value in content.items():
         path = f"{where}.{key}" if where else key
         if key not in hints:
-            raise PenniError(f"a recipe has no field '{path}': {nearest(key, hints)}")
+            raise PenniError(_no_such_field(path, where, hints))
         wanted = hints[key]
         if dataclasses.is_dataclass(wanted):
             if not isinstance(value, Mapping):
@@ -119,8 +136,8 @@ def _checked(wanted: Any, value: Any, path: str) -> Any:
             return float(value)
         if isinstance(value, plain) and not (isinstance(value, bool) and plain is not bool):
             return value
-    kinds = " or ".join(getattr(typing.get_origin(option) or option, "__name__", str(option)) for option in options)
-    raise PenniError(f"'{path}' takes a value of kind {kinds}, not {value!r}")
+    kinds = " or ".join(_KIND_WORDS[typing.get_origin(option) or option] for option in options)
+    raise PenniError(f"'{path}' takes {kinds}, not {value!r}")
 
 
 def _value(text: str) -> Any:
