@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import subprocess
 import sys
@@ -37,6 +38,51 @@ def test_every_command_explains_itself(penni_command: Command, name: str) -> Non
 
 
 @pytest.mark.parametrize(
+    "arguments", [["--help"], ["count", "--help"], ["data", "--help"], ["data", "fetch", "--help"]]
+)
+def test_help_shows_no_type_where_nothing_is_to_be_written(penni_command: Command, arguments: list[str]) -> None:
+    code, out, _ = penni_command(*arguments, "--help")
+    assert code == 0
+    assert "--help" in out
+    assert "<bool>" not in out
+
+
+def test_the_version(penni_command: Command) -> None:
+    assert penni_command("--version") == (0, f"penni {penni.__version__}\n", "")
+
+
+def _no_such_folder() -> None:
+    Path("nowhere/a").write_text("")
+
+
+def _too_large() -> None:
+    with Path("a.bin").open("wb") as stream:
+        stream.write(b"some")
+        raise OSError(errno.EFBIG, "File too large")
+
+
+def _no_connection() -> None:
+    raise ConnectionError("nobody answers")
+
+
+@pytest.mark.parametrize(
+    ("fail", "message"),
+    [
+        (_no_such_folder, "'nowhere/a' cannot be read or written (No such file or directory): mend that, or name"),
+        (_too_large, "'a.bin' cannot be read or written (File too large)"),
+        (_no_connection, "the system reports an error: nobody answers"),
+    ],
+)
+def test_what_the_system_refuses_is_a_sentence(
+    penni_command: Command, monkeypatch: pytest.MonkeyPatch, fail: Callable[[], None], message: str
+) -> None:
+    monkeypatch.setitem(COMMANDS, "info", fail)  # type: ignore[arg-type]
+    code, _, err = penni_command("info")
+    assert (code, err.count("\n")) == (2, 1)
+    assert f"penni: {message}" in err
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["count"], "penni: name one: a checkpoint folder, or a model with --model\n"),
@@ -44,6 +90,8 @@ def test_every_command_explains_itself(penni_command: Command, name: str) -> Non
         (["count", "--model", "resnet20", "--bases", 12], "bases=12 is out of range: use 1 to 9"),
         (["count", "--model", "resnet20", "--input-size", "32"], "write channels×height×width"),
         (["count", "nowhere"], "there is no model 'nowhere'"),
+        (["count", "."], "'.' is not a checkpoint: it has no structure.json"),
+        (["data", "fetch", "cifar10", "--data-dir", "/proc/x"], "'/proc/x' cannot be written (No such file"),
         (["eval", "nowhere"], "there is no checkpoint folder 'nowhere'"),
         (["eval", "--model", "small"], "say what to test on"),
         (["compress", "--out", "x", "--recipe", "resnet56"], "there is no recipe 'resnet56': did you mean"),

@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
-application = typer.Typer(help="Data sets to train and test on.", no_args_is_help=True)
+from penni.cli.options import PlainCommand, PlainGroup
+
+application = typer.Typer(cls=PlainGroup, help="Data sets to train and test on.", no_args_is_help=True)
 
 
 @application.callback()
@@ -15,7 +17,7 @@ def _group() -> None:
     pass
 
 
-@application.command()
+@application.command(cls=PlainCommand)
 def fetch(
     name: Annotated[str, typer.Argument(help="The data set; cifar10 is the one that needs fetching.")],
     data_dir: Annotated[Path | None, typer.Option("--data-dir", help="Where to put it; .data/NAME by default.")] = None,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 if TYPE_CHECKING:
     from torch import nn
@@ -26,6 +27,26 @@ Normalise = Annotated[
 Precision = Annotated[str | None, typer.Option(help="auto (bf16 where the machine is faster with it), fp32 or bf16.")]
 
 
+class _Plain:
+    """Shows flags without a type, in the help too: nothing is to be written after them."""
+
+    def get_params(self, context: Any) -> list[Any]:
+        """Typer asks here for what it shows and parses."""
+        parameters: list[Any] = super().get_params(context)  # type: ignore[misc]
+        for parameter in parameters:
+            if getattr(parameter, "is_flag", False):
+                parameter.metavar = ""
+        return parameters
+
+
+class PlainCommand(_Plain, TyperCommand):
+    """A subcommand."""
+
+
+class PlainGroup(_Plain, TyperGroup):
+    """A command with subcommands."""
+
+
 def print_json(value: Any) -> None:
     """One JSON document on standard output, and nothing else."""
     print(json.dumps(value, indent=1))
@@ -33,14 +54,16 @@ def print_json(value: Any) -> None:
 
 def open_model(name: str, weights: Path | None = None, source: ImageSource | None = None) -> nn.Module:
     """A model by name, made for a data set if one is given, with weights if given; or a checkpoint folder."""
-    from penni.checkpoint import is_checkpoint, load
+    from penni.checkpoint import is_checkpoint, load, read_structure
     from penni.errors import PenniError
-    from penni.models import build, build_for, load_weights
+    from penni.models import CIFAR_MODELS, build, build_for, load_weights
 
     if is_checkpoint(name):
         if weights is not None:
             raise PenniError(f"'{name}' is a checkpoint and has its own weights; leave --weights out")
         return load(name)
+    if Path(name).is_dir() and name not in CIFAR_MODELS:
+        read_structure(name)  # says why it is none
     model = build_for(name, source.classes, source.shape[0]) if source else build(name)
     if weights is not None:
         load_weights(model, weights)

@@ -45,7 +45,10 @@ def read(name: str | Path) -> Recipe:
     if file.suffix == ".toml":
         if not file.is_file():
             raise PenniError(f"there is no recipe file '{file}'")
-        text = file.read_text()
+        try:
+            text = file.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise PenniError(f"the recipe '{file}' is not a text file: {error}") from error
         title = file.stem
     elif str(name) in names():
         text = (resources.files("penni.recipes") / f"{name}.toml").read_text()
