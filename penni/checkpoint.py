@@ -20,8 +20,8 @@ from torch import Tensor, nn
 
 from penni._version import __version__
 from penni.errors import PenniError
-from penni.models import Origin, build, origin_of
-from penni.structure import describe, rebuild
+from penni.models import Origin, build, moved, origin_of
+from penni.structure import Description, describe, rebuild
 
 FORMAT = 1
 STRUCTURE = "structure.json"
@@ -46,13 +46,13 @@ def save(
     """
     folder = Path(folder)
     origin = origin or origin_of(model)
-    reference = build(origin.name, **origin.arguments) if origin is not None else None
+    layers = _layers_of(model, origin)
     structure: dict[str, Any] = {
         "format": FORMAT,
         "penni": __version__,
         "torch": torch.__version__,
-        "model": asdict(origin) if origin is not None else None,
-        "layers": describe(model, reference),
+        "model": asdict(moved(origin, to=folder)) if origin is not None else None,
+        "layers": layers,
         "notes": dict(notes or {}),
     }
     tensors, packing = _pack(model.state_dict())
@@ -64,6 +64,15 @@ def save(
         structure["weights"] = {"sha256": hashlib.sha256(content).hexdigest(), **packing}
         (temporary / STRUCTURE).write_text(json.dumps(structure, indent=1) + "\n")
     return folder
+
+
+def check_saveable(model: nn.Module) -> None:
+    """The error that `save` would end in, before the time is spent that makes a network worth saving."""
+    _layers_of(model, origin_of(model))
+
+
+def _layers_of(model: nn.Module, origin: Origin | None) -> Description:
+    return describe(model, build(origin.name, **origin.arguments) if origin is not None else None)
 
 
 def load(folder: str | Path, model: nn.Module | None = None) -> nn.Module:
@@ -79,10 +88,15 @@ def load(folder: str | Path, model: nn.Module | None = None) -> nn.Module:
             raise PenniError(
                 f"'{folder}' does not say how its model is built: load it with penni.load(folder, model=YourModel())"
             )
-        model = build(structure["model"]["name"], **structure["model"]["arguments"])
+        origin = moved(Origin(**structure["model"]), back_from=folder)
+        try:
+            model = build(origin.name, **origin.arguments)
+        except PenniError as error:
+            raise PenniError(f"'{folder}' cannot be built again: {error}") from error
     model = rebuild(model, structure["layers"])
     if structure["model"] is not None:
-        model._penni_origin = Origin(**structure["model"])  # type: ignore[assignment]
+        model._penni_origin = moved(Origin(**structure["model"]), back_from=folder)  # type: ignore[assignment]
+    model._penni_input = _input_of(structure)  # type: ignore[assignment]
     state = _read_tensors(folder, structure["weights"])
     expected = model.state_dict()
     for key, tensor in expected.items():
@@ -95,6 +109,12 @@ def load(folder: str | Path, model: nn.Module | None = None) -> nn.Module:
             raise PenniError(f"'{folder}' has weights for '{key}', which its structure does not have")
     model.load_state_dict(state)
     return model.eval()
+
+
+def _input_of(structure: Mapping[str, Any]) -> tuple[int, int, int] | None:
+    """Channels, height and width of the images it was trained on, if its notes tell."""
+    noted = structure.get("notes", {}).get("input")
+    return tuple(noted) if isinstance(noted, list) and len(noted) == 3 else None
 
 
 def is_checkpoint(folder: str | Path) -> bool:
@@ -170,7 +190,7 @@ def writing(target: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise PenniError(f"no disk space left to write '{target}'; nothing was changed") from error
-        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR):
+        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.ENOENT, errno.EFBIG):
             raise PenniError(f"'{target}' cannot be written: {error.strerror}") from error
         raise
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import platform
+import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 
 from penni._version import __version__
 from penni.basis import decompose, decomposition_plan
-from penni.checkpoint import load, save, writing
+from penni.checkpoint import check_saveable, load, save, writing
 from penni.data.source import ImageSource
 from penni.errors import PenniError
 from penni.measure import count
@@ -38,7 +39,7 @@ from penni.training.behaviours import (
     UnitNorm,
 )
 from penni.training.loop import Phase, Record, Trainer, evaluate, optimiser_for, run_phase
-from penni.training.run import check_free
+from penni.training.run import BEFORE_STATE, check_free, is_run
 from penni.training.schedules import RAMPS
 from penni.training.state import RunState, read_state
 
@@ -62,9 +63,28 @@ def compress(
     if trainer.is_main:
         check_free(folder)
     trainer.accelerator.wait_for_everyone()
+    check_saveable(model)
     run = _Run(folder, recipe, data, trainer, copy.deepcopy(model), dict(notes or {}))
-    run.begin()
+    was_there = folder.exists()
+    try:
+        run.begin()
+    except BaseException:
+        if trainer.is_main and not is_run(folder):
+            _remove_beginning(folder, was_there)
+        raise
     return run.finish()
+
+
+def _remove_beginning(folder: Path, keep_folder: bool) -> None:
+    """Leave nothing of a run that cannot be resumed, so that the same command can be given again."""
+    for name in BEFORE_STATE:
+        path = folder / name
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+    if not keep_folder and folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()
 
 
 def resume(

@@ -38,14 +38,14 @@ def describe(model: nn.Module, reference: nn.Module | None) -> Description:
     for name, module in model.named_modules():
         kind = type(module).__name__
         original = originals.get(name)
-        same_class = type(original) is type(module)
+        same_class = original is not None and _class_name(original) == _class_name(module)
         if KINDS.get(kind) == type(module).__module__:
             if not same_class or _edits(module, original):
                 description[name] = {"kind": kind, "arguments": cast(Describable, module).arguments()}
         elif original is not None and not same_class:
             raise PenniError(
-                f"{name} became a {kind}, which a checkpoint cannot describe: it holds penni's own layers, "
-                "and the model's own made narrower"
+                f"{name or 'the model itself'} became a {kind}, which a checkpoint cannot describe: it holds penni's "
+                "own layers, and the model's own made narrower"
             )
         elif reference is not None and original is None:
             if not any(name.startswith(f"{parent}.") for parent in description):
@@ -55,6 +55,11 @@ def describe(model: nn.Module, reference: nn.Module | None) -> Description:
             if edits:
                 description[name] = edits
     return description
+
+
+def _class_name(module: nn.Module) -> tuple[str, str]:
+    """Two calls of a function that defines a class make two classes of one name."""
+    return type(module).__module__, type(module).__qualname__
 
 
 def rebuild(model: nn.Module, description: Mapping[str, Mapping[str, Any]]) -> nn.Module:

@@ -14,18 +14,18 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 @pytest.fixture
 def penni_command(tmp_path: Path) -> Callable[..., tuple[int, str, str]]:
-    """Run `penni …` in this process, in an empty folder; gives the exit code and what was printed."""
+    """Run `penni …` in this process, in an empty folder or another; gives the exit code and what was printed."""
     import contextlib
     import io
     import sys
 
     from penni.cli import main
 
-    def run(*arguments: object) -> tuple[int, str, str]:
+    def run(*arguments: object, folder: Path = tmp_path) -> tuple[int, str, str]:
         out, err = io.StringIO(), io.StringIO()
         before_arguments, before_folder = sys.argv, Path.cwd()
         sys.argv = ["penni", *map(str, arguments)]
-        os.chdir(tmp_path)
+        os.chdir(folder)
         code = 0
         try:
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):

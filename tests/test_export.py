@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 from pathlib import Path
 
 import numpy as np
@@ -173,6 +174,47 @@ def test_a_fixed_batch_where_the_model_needs_one(tmp_path: Path) -> None:
         export(model, tmp_path / "network.onnx", torch.zeros(1, 1, 8, 8))
     agreement = export(model, tmp_path / "network.onnx", torch.zeros(1, 1, 8, 8), batch=1)
     assert agreement.batches == (1,)
+
+
+@pytest.mark.parametrize("format", ["onnx", "pt2"])
+def test_a_disk_that_is_full_leaves_nothing_and_is_said_as_such(
+    format: str, network: nn.Module, tmp_path: Path
+) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+    try:
+        with pytest.raises((penni.PenniError, OSError), match="too large") as caught:
+            export(network, tmp_path / f"network.{format}", torch.zeros(1, 1, 8, 8), format=format)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert "trace" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+class _Values(nn.Module):
+    def forward(self, images: Tensor) -> Tensor:
+        return torch.linalg.svdvals(images)
+
+
+class _Branching(nn.Module):
+    def forward(self, images: Tensor) -> Tensor:
+        return images if images.sum() > 0 else -images
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (nn.Sequential(nn.Conv2d(1, 2, 3), _Values()), r"operator aten\.\S*svd\S*, which is used in '1' \(a _Values\)"),
+        (_Values(), r"operator aten\.\S*svd\S*, which is used in the network's own forward: write that part"),
+        (_Branching(), r"cannot trace this model: Could not guard on data-dependent"),
+    ],
+)
+def test_what_cannot_be_exported_is_one_sentence_and_no_more(
+    model: nn.Module, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(penni.PenniError, match=message):
+        export(model.eval(), tmp_path / "network.onnx", torch.zeros(1, 1, 8, 8))
+    assert capsys.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def test_a_users_file_that_fails(tmp_path: Path) -> None:
     file.write_text("def make_it():\n    return 3\n")
     with pytest.raises(penni.PenniError, match="has no callable 'make': did you mean 'make_it'"):
         penni.build(f"{file}:make")
-    with pytest.raises(penni.PenniError, match=r"gives a int, not a torch\.nn\.Module"):
+    with pytest.raises(penni.PenniError, match=r"gives an object of type int, not a torch\.nn\.Module"):
         penni.build(f"{file}:make_it")
 
 

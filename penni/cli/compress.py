@@ -43,6 +43,7 @@ def compress(
     from penni.data import open_data
     from penni.errors import PenniError
     from penni.recipes import override, read
+    from penni.training.run import is_run
     from penni.training.state import read_state
 
     try:
@@ -81,6 +82,8 @@ def compress(
                 trainer.progress.say(f"note: {name} starts from random weights; give trained ones with --weights")
             start(network, source, chosen, out, trainer=trainer, notes=notes)
     except KeyboardInterrupt:
+        if not is_run(out):
+            raise PenniError("stopped before there was anything to keep; give the same command again") from None
         raise PenniError(
             f"stopped; every finished epoch is kept. Go on with: penni compress --out {out} --resume"
         ) from None

@@ -62,6 +62,6 @@ def export(
         return
     batches = ", ".join(map(str, agreement.batches))
     print(
-        f"{out}: {out.stat().st_size / 1e6:.2f} MB, equal to the checkpoint in {agreement.runtime} to "
+        f"{out}: {out.stat().st_size / 1e6:.2f} MB, equal to the network in {agreement.runtime} to "
         f"{agreement.difference:.1e} (batches of {batches})"
     )

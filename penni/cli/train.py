@@ -44,6 +44,7 @@ def train(
     from penni.data import open_data
     from penni.errors import PenniError, nearest
     from penni.training.loop import Phase
+    from penni.training.run import is_run
     from penni.training.run import train as start
     from penni.training.schedules import LEARNING_RATE_NAMES
     from penni.training.state import read_state
@@ -85,6 +86,8 @@ def train(
     try:
         start(network, source, Phase(**fields), out, trainer=trainer, notes=settings, resume=resume)
     except KeyboardInterrupt:
+        if not is_run(out):
+            raise PenniError("stopped before there was anything to keep; give the same command again") from None
         raise PenniError(
             f"stopped; every finished epoch is kept. Go on with: penni train --out {out} --resume"
         ) from None

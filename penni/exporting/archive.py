@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
-import logging
 import tempfile
-import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from penni._version import __version__
 from penni.checkpoint import writing
-from penni.errors import PenniError, nearest
+from penni.errors import PenniError, in_frames, nearest
 from penni.exporting.check import Agreement, archive_runner, compare, onnxruntime_runner
 from penni.exporting.forms import in_form
+from penni.quiet import quietly
 
 FORMATS = ("onnx", "pt2")
 
@@ -78,7 +78,7 @@ def _write_onnx(
         import onnxscript  # noqa: F401
     except ImportError as error:
         raise PenniError("writing ONNX needs onnx and onnxscript: pip install 'penni[export]'") from error
-    with _quietly(), _explaining():
+    with quietly(), _explaining():
         program = torch.onnx.export(
             model,
             (example,),
@@ -98,18 +98,22 @@ def _write_onnx(
         for node in program.model.graph:
             node.metadata_props.clear()
         program.model.metadata_props.update(about)
+    with quietly():  # a disk that is full is no matter of the network
         program.save(file, external_data=False)
 
 
 def _write_archive(model: nn.Module, file: Path, example: Tensor, dynamic: bool, about: dict[str, str]) -> None:
-    with _quietly(), _explaining():
+    # The archive's own writer ends the process when a disk is full, so it writes to memory.
+    content = io.BytesIO()
+    with quietly(), _explaining():
         shapes = ({0: torch.export.Dim("batch", min=1)},) if dynamic else None
         program = torch.export.export(model, (example,), dynamic_shapes=shapes)
         # The file carries neither the example nor where the code stood.
         program._example_inputs = None
         for node in program.graph.nodes:
             node.meta.pop("stack_trace", None)
-        torch.export.save(program, file, extra_files={"penni.json": json.dumps(about, indent=1)})
+        torch.export.save(program, content, extra_files={"penni.json": json.dumps(about, indent=1)})
+    file.write_bytes(content.getbuffer())
 
 
 @contextlib.contextmanager
@@ -121,6 +125,13 @@ def _explaining() -> Iterator[None]:
         raise
     except Exception as error:  # torch.export raises a dozen kinds, and user code any
         cause = error.__cause__ or error
+        if isinstance(cause, torch.onnx.OnnxExporterError):
+            node = next(in_frames(cause, fx.Node), None)
+            if node is not None:
+                raise PenniError(
+                    f"ONNX has no form for the operator {node.target}, which is used in {_place(node)}: write that "
+                    "part with other operators, or use the format pt2"
+                ) from error
         lines = [line.strip(" -\t") for line in str(cause).splitlines() if line.strip()]
         reason = (lines or [type(cause).__name__])[0].rstrip(":")
         text = str(cause)
@@ -129,17 +140,9 @@ def _explaining() -> Iterator[None]:
         raise PenniError(f"torch.export cannot trace this model: {reason[:300]}{hint}") from error
 
 
-@contextlib.contextmanager
-def _quietly() -> Iterator[None]:
-    """The exporter's chatter is about its own insides."""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir", "torch.export")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+def _place(node: fx.Node) -> str:
+    """The innermost module that a node comes from, in words."""
+    stack = list((node.meta.get("nn_module_stack") or {}).values())
+    path, kind = stack[-1] if stack else ("", "")
+    kind = str(getattr(kind, "__name__", kind)).rpartition(".")[2]
+    return f"'{path}' (a {kind})" if path else "the network's own forward"

@@ -54,7 +54,7 @@ def compare(model: nn.Module, run: Run, runtime: str, examples: list[Tensor], fi
             largest = max(largest, float((ours - theirs).abs().max()) / scale)
     if not largest <= TOLERANCE:
         raise DiffersError(
-            f"'{file}' was not written: in {runtime} its answers differ from the checkpoint's by {largest:.1e}, "
+            f"'{file}' was not written: in {runtime} its answers differ from the network's by {largest:.1e}, "
             f"more than {TOLERANCE:.0e}"
         )
     return Agreement(runtime, largest, tuple(len(images) for images in examples))

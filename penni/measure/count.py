@@ -76,6 +76,12 @@ def count(model: nn.Module, example_input: Tensor) -> Counts:
     try:
         with evaluating(model), torch.no_grad():
             model(example_input)
+    except (RuntimeError, ValueError, TypeError, IndexError, AssertionError) as error:
+        size = "×".join(map(str, example_input.shape[1:]))
+        first = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise PenniError(
+            f"the model does not run on an input of {size}; give the size it was made for: {first}"
+        ) from error
     finally:
         for handle in handles:
             handle.remove()

@@ -8,6 +8,7 @@ from penni.models.build import (
     example_input,
     input_shape,
     load_weights,
+    moved,
     origin_of,
     parse_size,
 )
@@ -20,6 +21,7 @@ __all__ = [
     "example_input",
     "input_shape",
     "load_weights",
+    "moved",
     "origin_of",
     "parse_size",
 ]

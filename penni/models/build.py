@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import inspect
+import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -38,9 +41,15 @@ def build(name: str, **arguments: Any) -> nn.Module:
     `arguments` go to the constructor. The zoos' networks come with random weights unless asked
     otherwise in `arguments`.
     """
-    model = _constructor(name)(**_known_arguments(name, arguments))
+    make = _constructor(name)
+    try:
+        model = make(**_known_arguments(name, arguments))
+    except PenniError:
+        raise
+    except Exception as error:  # a constructor may fail in any way
+        raise PenniError(f"'{name}' fails when it is called: {type(error).__name__}: {error}") from error
     if not isinstance(model, nn.Module):
-        raise PenniError(f"'{name}' gives a {type(model).__name__}, not a torch.nn.Module")
+        raise PenniError(f"'{name}' gives an object of type {type(model).__name__}, not a torch.nn.Module")
     # A plain attribute: copies keep it, state dicts do not.
     model._penni_origin = Origin(name, dict(arguments))  # type: ignore[assignment]
     return model
@@ -52,13 +61,14 @@ def build_for(name: str, classes: int, channels: int) -> nn.Module:
     A user's own callable is given `classes` (or `num_classes`) and `channels` if it has parameters of these names.
     """
     source = name.partition(":")[0]
+    make = _constructor(name)  # a name that there is not is said before anything else
     if source == "torchvision":
         if channels != 3:
             raise PenniError(f"torchvision's networks take 3 channels, the data has {channels}")
         return build(name, classes=classes)
     sizes = {"classes": classes, "channels": channels}
     if name not in CIFAR_MODELS and source != "timm":
-        accepted = inspect.signature(_constructor(name)).parameters
+        accepted = inspect.signature(make).parameters
         if "classes" not in accepted and "num_classes" in accepted:
             sizes = {"num_classes": classes, "channels": channels}
         sizes = {key: value for key, value in sizes.items() if key in accepted}
@@ -69,6 +79,21 @@ def origin_of(model: nn.Module) -> Origin | None:
     """How `model` was made, if `build` made it."""
     origin = model.__dict__.get("_penni_origin")
     return origin if isinstance(origin, Origin) else None
+
+
+def moved(origin: Origin, *, to: Path | None = None, back_from: Path | None = None) -> Origin:
+    """An origin that names a file, for a checkpoint in the folder `to`, or as a checkpoint in `back_from` has it.
+
+    A checkpoint names the user's file from its own place, so that both can be used from any folder and moved together.
+    """
+    file, colon, attribute = origin.name.rpartition(":")
+    if not colon or not file.endswith(".py"):
+        return origin
+    if to is not None:
+        return replace(origin, name=f"{os.path.relpath(Path(file).resolve(), to.resolve())}:{attribute}")
+    beside = (back_from or Path()) / file
+    # Older checkpoints, and those moved alone: the file may be where the user is.
+    return replace(origin, name=f"{os.path.relpath(beside) if beside.is_file() else file}:{attribute}")
 
 
 def load_weights(model: nn.Module, file: str | Path) -> None:
@@ -164,7 +189,18 @@ def _timm(name: str) -> Callable[..., nn.Module]:
 
 def _from_file(file: Path, attribute: str) -> Callable[..., nn.Module]:
     if not file.is_file():
-        raise PenniError(f"there is no file '{file}'")
+        raise PenniError(f"there is no file '{file}' to build the model from; it is looked for from the current folder")
+    module = _imported(file.resolve(), file.stat().st_mtime_ns)
+    make = getattr(module, attribute, None)
+    if not callable(make):
+        names = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+        raise PenniError(f"'{file}' has no callable '{attribute}': {nearest(attribute, names)}")
+    return make  # type: ignore[no-any-return]
+
+
+@functools.cache
+def _imported(file: Path, _version: int) -> ModuleType:
+    """The user's file as a module; once per version of it, so that a class is the same class at every build."""
     specification = importlib.util.spec_from_file_location(file.stem, file)
     assert specification is not None
     assert specification.loader is not None
@@ -172,12 +208,8 @@ def _from_file(file: Path, attribute: str) -> Callable[..., nn.Module]:
     try:
         specification.loader.exec_module(module)
     except Exception as error:  # the user's own code may fail in any way
-        raise PenniError(f"'{file}' fails when it is imported: {type(error).__name__}: {error}") from error
-    make = getattr(module, attribute, None)
-    if not callable(make):
-        names = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
-        raise PenniError(f"'{file}' has no callable '{attribute}': {nearest(attribute, names)}")
-    return make  # type: ignore[no-any-return]
+        raise PenniError(f"'{file.name}' fails when it is imported: {type(error).__name__}: {error}") from error
+    return module
 
 
 def _known_arguments(name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -196,7 +228,11 @@ def _short_hint(name: str, known: list[str]) -> str:
 
 
 def input_shape(model: nn.Module) -> tuple[int, int, int]:
-    """Channels, height and width of the images that `model` was made for, as far as its origin tells."""
+    """Channels, height and width of the images that `model` was made for, as far as its checkpoint or origin tells."""
+    kept = model.__dict__.get("_penni_input")
+    if kept is not None:
+        channels, height, width = kept
+        return (channels, height, width)
     origin = origin_of(model)
     name = origin.name if origin else ""
     arguments = origin.arguments if origin else {}

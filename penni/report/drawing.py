@@ -21,7 +21,8 @@ _ROLES = {
     "accent": ("#010209", "var(--accent)", "#c2570c"),
     "shade": ("#01020b", "var(--shade)", "#f3e3d3"),
 }
-_EARLY, _LATE = (0.07, 0.52, 0.47), (0.75, 0.30, 0.65)
+# From the first layer to the last; all can be read on light and on dark.
+_DEPTHS = ((0.05, 0.58, 0.42), (0.24, 0.50, 0.93), (0.83, 0.28, 0.62))
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,10 @@ FOR_FILES = Palette(**{role: colours[2] for role, colours in _ROLES.items()})
 
 
 def depth_colour(share: float) -> tuple[float, float, float]:
-    """From the first layer's colour to the last one's; both can be read on light and on dark."""
-    red, green, blue = (early + (late - early) * share for early, late in zip(_EARLY, _LATE, strict=True))
+    """From the first layer's colour (0) to the last one's (1)."""
+    index = min(int(2 * share), 1)
+    start, end, part = _DEPTHS[index], _DEPTHS[index + 1], 2 * share - index
+    red, green, blue = (one + (other - one) * part for one, other in zip(start, end, strict=True))
     return (red, green, blue)
 
 

@@ -48,8 +48,8 @@ class Measurements:
     sentences: list[str] = field(default_factory=list)
 
 
-def measure(findings: Findings) -> Measurements:
-    """Measure on one thread, one image at a time; the networks take turns."""
+def measure(findings: Findings, *, timed: bool = True) -> Measurements:
+    """Measure on one thread, one image at a time, the networks in turn; not `timed`: only the packed files' sizes."""
     found = Measurements()
     images = findings.example[:1]
     base, final = reconstruct(findings.networks["base"]).eval(), findings.final.eval()
@@ -66,6 +66,9 @@ def measure(findings: Findings) -> Measurements:
                 from penni.engine.compiling import compile
 
                 engine = compile(network, images, threads=1)
+                found.packed_bytes[name] = engine.size
+                if not timed:
+                    continue
                 file = engine.save(Path(folder) / f"{name}.penni")
                 reports = engine.profile(array, repeats=_RUNS)
             except (PenniError, ImportError) as error:
@@ -74,7 +77,6 @@ def measure(findings: Findings) -> Measurements:
                 )
                 continue
             found.isa = engine.isa
-            found.packed_bytes[name] = engine.size
             calls[f"engine {name}"] = lambda engine=engine: engine(array)  # type: ignore[misc]
             times = found.layer_microseconds.setdefault(name, {})
             for report in reports:
@@ -84,7 +86,8 @@ def measure(findings: Findings) -> Measurements:
             memory = _memory(file)
             if memory is not None:
                 found.kilobytes[name] = memory
-        found.milliseconds = compare(calls, [base, dense], runs=_RUNS, threads=1)
+        if timed:
+            found.milliseconds = compare(calls, [base, dense], runs=_RUNS, threads=1)
     return found
 
 

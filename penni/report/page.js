@@ -40,6 +40,22 @@
     show();
   }
 
+  // A box that scrolls shows at which of its edges there is more.
+  const edges = (box) => {
+    const right = box.scrollWidth - box.clientWidth;
+    const down = box.scrollHeight - box.clientHeight;
+    box.classList.toggle("sideways", right > 1);
+    box.classList.toggle("more-left", box.scrollLeft > 1);
+    box.classList.toggle("more-right", box.scrollLeft < right - 1);
+    box.classList.toggle("more-down", box.scrollTop < down - 1);
+  };
+  const resized = new ResizeObserver((entries) => entries.forEach((entry) => edges(entry.target)));
+  for (const box of document.querySelectorAll(".wide")) {
+    box.addEventListener("scroll", () => edges(box), { passive: true });
+    resized.observe(box);
+    edges(box);
+  }
+
   // Hovering or tapping a layer tells what it is, and marks it.
   const layers = JSON.parse(document.getElementById("layers").textContent);
   const tip = document.getElementById("tip");

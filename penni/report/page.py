@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Sequence
 from html import escape
 from importlib import resources
+from itertools import groupby
+from pathlib import Path
 from string import Template
 
 from penni._version import __version__
@@ -14,8 +17,13 @@ from penni.report.findings import Findings
 from penni.report.measurements import Measurements
 from penni.report.tables import Table, shown
 
-# Points of width up to which a figure is shown whole.
-_FITS = 520
+# Points of width up to which a figure shrinks to a phone's width and stands beside another on a screen.
+_NARROW = 330
+# Pixels per point of a figure's own width: below the first its text (9 points and more) could not be read.
+_LEAST, _MOST = 1.0, 1.6
+_LEAST_WIDE = 1.15
+# Shown where a table or a figure does not fit.
+_HINT = '<p class="hint" aria-hidden="true">scroll sideways ↔</p>'
 
 
 def page(
@@ -24,8 +32,9 @@ def page(
     sentences: Sequence[str],
     tables: Sequence[Table],
     figures: Sequence[tuple[str, str, str, str]],
+    made_by: str,
 ) -> str:
-    """The report as HTML; `figures` are (name, title, caption, SVG)."""
+    """The report as HTML; `figures` are (name, title, caption, SVG), `made_by` the command."""
     assets = resources.files("penni.report")
     by_name = {table.name: _table(table) for table in tables}
     drawn = {name: (title, caption, svg) for name, title, caption, svg in figures}
@@ -38,8 +47,7 @@ def page(
         parts = [(name, *rest) for name, rest in drawn.items() if name.startswith(f"{kind}-")]
         if parts:
             sections.append(_choice(kind, heading, parts))
-    if "spectra" in drawn:
-        sections.append(_figure("spectra", *drawn["spectra"]))
+    sections += [_figure(name, *drawn[name]) for name in ("spectra", "errors") if name in drawn]
     return Template((assets / "page.html").read_text()).substitute(
         version=__version__,
         title=escape(_title(run)),
@@ -49,14 +57,33 @@ def page(
         tiles="".join(_tiles(run, measured)),
         verdict="".join(f"<p>{escape(sentence)}</p>\n" for sentence in sentences),
         sections="\n".join(sections),
-        provenance=_provenance(run, measured),
+        provenance=_provenance(run, measured, made_by),
         layers=_hover_texts(run, measured).replace("</", "<\\/"),
     )
 
 
+def command(folder: Path, measured: bool) -> str:
+    """The command that writes this report, as it was given; nothing of where on this machine the folder is."""
+    return f"penni report {shlex.quote(portable(folder))}" + ("" if measured else " --no-measure")
+
+
+def portable(path: str | Path) -> str:
+    """A path as a page may show it: below the working folder, or else only its last part."""
+    path = Path(path)
+    if not path.is_absolute():
+        return str(path)
+    here = Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) and path != here else path.name
+
+
+def _source(text: str) -> str:
+    """`imagefolder:PATH` or `PATH.py:callable` with a path that may be shown."""
+    return ":".join(portable(part) if part.startswith("/") else part for part in text.split(":"))
+
+
 def _title(run: Findings) -> str:
-    model = run.recipe.model or type(run.networks["base"]).__name__
-    data = run.recipe.data or run.notes.get("data") or ""
+    model = _source(run.recipe.model) or type(run.networks["base"]).__name__
+    data = _source(run.recipe.data or run.notes.get("data") or "")
     return f"{model} on {data}" if data else model
 
 
@@ -92,9 +119,12 @@ def _tiles(run: Findings, measured: Measurements) -> list[str]:
         memory = measured.kilobytes
         tiles.append(_ratio_tile("memory the engine adds", memory["base"] * 1000, memory["compressed"] * 1000, _bytes))
     newest = list(run.bytes)[-1]
-    packed = measured.packed_bytes.get("compressed")
-    note = f"checkpoint; packed {_bytes(packed)}" if packed else "checkpoint"
-    tiles.append(_ratio_tile("file size", run.bytes["base"], run.bytes[newest], _bytes, note))
+    packed = measured.packed_bytes
+    if {"base", "compressed"} <= packed.keys():
+        note = f"dense, packed; checkpoint {_bytes(run.bytes['base'])} → {_bytes(run.bytes[newest])}"
+        tiles.append(_ratio_tile("packed file", packed["base"], packed["compressed"], _bytes, note))
+    else:
+        tiles.append(_ratio_tile("checkpoint file", run.bytes["base"], run.bytes[newest], _bytes))
     return tiles
 
 
@@ -114,9 +144,17 @@ def _tile(title: str, value: str, note: str, change: str, worse: bool) -> str:
 
 
 def _table(table: Table) -> str:
+    headings = [table.heading(column) for column in table.columns]
+    groups = ""
+    if any(group for group, _ in headings):
+        for group, members in groupby(group for group, _ in headings):
+            span = len(list(members))
+            groups += f'<th scope="colgroup" colspan="{span}">{escape(group)}</th>' if group else "<td></td>" * span
+        groups = f'<tr class="groups">{groups}</tr>'
     head = "".join(
-        f'<th scope="col" data-kind="{kind}"><button type="button">{escape(column)}</button></th>'
-        for column, kind in zip(table.columns, table.formats, strict=True)
+        f'<th scope="col" data-kind="{kind}"><button type="button" aria-label="{escape(column)}">'
+        f"{escape(short)}</button></th>"
+        for column, (_, short), kind in zip(table.columns, headings, table.formats, strict=True)
     )
     rows = list(table.rows)
     foot = ""
@@ -124,8 +162,9 @@ def _table(table: Table) -> str:
         foot = f"<tfoot>{_row(table, rows.pop())}</tfoot>"
     body = "\n".join(_row(table, row) for row in rows)
     return (
-        f'<section class="card"><h2>{escape(table.caption)}</h2><div class="wide tall"><table id="{table.name}">'
-        f"<thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody>{foot}</table></div></section>"
+        f'<section class="card"><h2>{escape(table.title)}</h2><p class="caption">{escape(table.caption)}</p>'
+        f'<div class="scroll">{_HINT}<div class="wide table" tabindex="0"><table id="{table.name}">'
+        f"<thead>{groups}<tr>{head}</tr></thead>\n<tbody>{body}</tbody>{foot}</table></div></div></section>"
     )
 
 
@@ -133,7 +172,9 @@ def _row(table: Table, row: Sequence[str | int | float | None]) -> str:
     cells = []
     for cell, kind in zip(row, table.formats, strict=True):
         if kind == "text":
-            cells.append(f'<td class="words">{escape(shown(cell, kind))}</td>')
+            # A layer's name may be broken after a point, where a phone has no room.
+            text = escape(shown(cell, kind)).replace(".", ".<wbr>")
+            cells.append(f'<td class="words"><span>{text}</span></td>')
         else:
             value = "" if cell is None else cell
             cells.append(f'<td data-value="{value}">{escape(shown(cell, kind).replace("-", "−"))}</td>')
@@ -142,8 +183,8 @@ def _row(table: Table, row: Sequence[str | int | float | None]) -> str:
 
 def _figure(name: str, title: str, caption: str, svg: str) -> str:
     return (
-        f'<section class="card"><h2>{escape(title)}</h2><p class="caption">{escape(caption)}</p>'
-        f'<div class="figure wide" data-figure="{name}">{_labelled(svg, title)}</div></section>'
+        f'<section class="card{_half(svg)}"><h2>{escape(title)}</h2><p class="caption">{escape(caption)}</p>'
+        f"{_scrolled_figure(name, svg, title)}</section>"
     )
 
 
@@ -154,38 +195,57 @@ def _choice(kind: str, heading: str, parts: Sequence[tuple[str, str, str, str]])
         for index, (name, title, _, _) in enumerate(parts)
     )
     shown_parts = "".join(
-        f'<div class="figure wide" data-part="{name}" data-figure="{name}">{_labelled(svg, title)}</div>'
-        for name, title, _, svg in parts
+        f'<div data-part="{name}">{_scrolled_figure(name, svg, title)}</div>' for name, title, _, svg in parts
     )
     return (
-        f'<section class="card"><h2>{escape(heading)}</h2><p class="caption">{escape(parts[0][2])}</p>'
+        f'<section class="card{_half(parts[0][3])}"><h2>{escape(heading)}</h2>'
+        f'<p class="caption">{escape(parts[0][2])}</p>'
         f'<p><label>Layer <select data-shows="{kind}">{options}</select></label></p>{shown_parts}</section>'
     )
 
 
 def _labelled(svg: str, title: str) -> str:
+    width = _points(svg)
+    # A figure shrinks with its card as long as its text can be read; from there on its card scrolls.
+    least = (_LEAST if width <= _NARROW else _LEAST_WIDE) * width
+    style = f"min-width:{least:.0f}px;max-width:{_MOST * width:.0f}px"
+    return svg.replace("<svg ", f'<svg role="img" aria-label="{escape(title)}" style="{style}" ', 1)
+
+
+def _half(svg: str) -> str:
+    return " half" if _points(svg) <= _NARROW else ""
+
+
+def _points(svg: str) -> float:
     width = re.search(r'<svg [^>]*?width="([\d.]+)pt"', svg)
-    # A figure that fits a screen shrinks with it, up to what can be read; a wide one is scrolled at its own size.
-    narrow = width is not None and float(width[1]) < _FITS
-    style = f' class="narrow" style="max-width:{1.5 * float(width[1]):.0f}px"' if narrow and width else ""
-    return svg.replace("<svg ", f'<svg role="img" aria-label="{escape(title)}"{style} ', 1)
+    assert width is not None
+    return float(width[1])
 
 
-def _provenance(run: Findings, measured: Measurements) -> str:
+def _scrolled_figure(name: str, svg: str, title: str) -> str:
+    # Of a box that scrolls, page.js shows by its edges where there is more.
+    return (
+        f'<div class="scroll">{_HINT}<div class="wide figure" tabindex="0" data-figure="{name}">'
+        f"{_labelled(svg, title)}</div></div>"
+    )
+
+
+def _provenance(run: Findings, measured: Measurements, made_by: str) -> str:
     machine = run.first.get("machine") or {}
+    plural = "" if machine.get("threads") == 1 else "s"
     entries = {
         "recipe": run.recipe.name,
         "seed": run.recipe.seed,
-        "data": run.notes.get("data"),
+        "data": _source(run.notes.get("data") or "") or None,
         "processor": machine.get("processor"),
-        "device": f"{machine.get('device')}, {machine.get('threads')} threads" if machine else None,
+        "device": f"{machine.get('device')}, {machine.get('threads')} thread{plural}" if machine else None,
         "number format": machine.get("precision"),
         "date": machine.get("date"),
         "versions": f"penni {machine.get('penni')}, torch {machine.get('torch')}, Python {machine.get('python')}"
         if machine
         else None,
         "engine": measured.isa or None,
-        "command": f"penni report {run.folder.name}",
+        "command": made_by,
     }
     rows = "".join(
         f"<dt>{key}</dt><dd>{escape(str(value))}</dd>" for key, value in entries.items() if value is not None
@@ -193,8 +253,13 @@ def _provenance(run: Findings, measured: Measurements) -> str:
     missing = "".join(f"<p>{escape(sentence)}</p>" for sentence in measured.sentences)
     counting = (
         '<p class="caption">Parameters and multiply-accumulates are those of convolutions and linear layers; zeros are '
-        "not counted. Latency and memory were measured when the report was written, on the machine that wrote it.</p>"
+        "not counted. "
     )
+    if measured.milliseconds:
+        counting += "Latency and memory were measured when the report was written, on the machine that wrote it. "
+    if measured.packed_bytes:
+        counting += "The packed file is what the engine loads (penni pack). "
+    counting += "</p>"
     return f"{missing}<dl>{rows}</dl>{counting}"
 
 

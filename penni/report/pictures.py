@@ -89,18 +89,19 @@ def _draw(palette: Palette, parts: Sequence[tuple[str, Array]], columns: str) ->
     rows, width = parts[0][1].shape
     shown_rows, shown_columns = min(rows, _ROWS), min(width, _COLUMNS)
     with style(palette) as new_figure:
-        height = 0.6 + max(0.8, min(2.2, 4.9 * shown_rows / shown_columns))
-        figure = new_figure(figsize=(5.6, height * len(parts)))
+        height = 0.6 + max(0.8, min(2.0, 3.4 * shown_rows / shown_columns))
+        figure = new_figure(figsize=(3.9, height * len(parts)))
         for axes, (title, matrix) in zip(figure.subplots(len(parts), 1, squeeze=False)[:, 0], parts, strict=True):
             zeros = float((matrix == 0).mean())
             axes.imshow(_pixels(matrix[:_ROWS, :_COLUMNS]), aspect="auto", interpolation="none")
-            axes.set_title(f"{title} ({zeros:.1%} zeros)")
+            axes.set_title(f"{title} ({zeros:.2%} zeros)")
             axes.set_ylabel("output")
             axes.grid(visible=False)
             for side in ("top", "right"):
                 axes.spines[side].set_visible(True)
         cut = (shown_rows, shown_columns) != (rows, width)
-        axes.set_xlabel(f"{columns}{f' (the first {shown_rows} × {shown_columns} of {rows} × {width})' if cut else ''}")
+        part = f"\nthe first {shown_rows} × {shown_columns} of {rows} × {width}" if cut else ""
+        axes.set_xlabel(columns + part)
         figure.subplots_adjust(hspace=0.6)
         return figure
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from penni.measure.count import LayerCount
 from penni.report.findings import Findings
@@ -15,14 +15,39 @@ Cell = str | int | float | None
 
 @dataclass(frozen=True)
 class Table:
-    """A table with a format per column: `text`, `integer`, `percent` (of a share), `mega`, `decimal`."""
+    """A table with a format per column: `text`, `integer`, `percent` (of a share), `mega`, `decimal`.
+
+    A column's name says all there is to say; on the page a heading over several columns (`groups`: its words, and
+    the words at the end of the names that it stands for) may take a part of it.
+    """
 
     name: str
+    title: str
     caption: str
     columns: tuple[str, ...]
     formats: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
     last_is_total: bool = False
+    groups: tuple[tuple[str, str], ...] = ()
+
+    def without_empty_columns(self) -> Table:
+        """What nobody measured, or is not there yet, takes no room."""
+        kept = [i for i in range(len(self.columns)) if any(row[i] is not None for row in self.rows)]
+        return replace(
+            self,
+            columns=tuple(self.columns[i] for i in kept),
+            formats=tuple(self.formats[i] for i in kept),
+            rows=tuple(tuple(row[i] for i in kept) for row in self.rows),
+        )
+
+    def heading(self, column: str) -> tuple[str, str]:
+        """The group of a column ("" without one), and what is left of its name under that group's heading."""
+        used = [(words, ending) for words, ending in self.groups if any(c.endswith(f" {ending}") for c in self.columns)]
+        for words, ending in used:
+            if column.endswith(f" {ending}"):
+                # One group alone tells nothing apart.
+                return words if len(used) > 1 else "", column.removesuffix(f" {ending}")
+        return "", column
 
     def csv(self) -> str:
         """With a header line, numbers in full."""
@@ -35,7 +60,7 @@ class Table:
     def latex(self) -> str:
         """A booktabs table."""
         aligned = "".join("l" if kind == "text" else "r" for kind in self.formats)
-        lines = [r"\begin{table}", r"\centering", rf"\caption{{{_escape(self.caption)}}}"]
+        lines = [r"\begin{table}", r"\centering", rf"\caption{{{_escape(f'{self.title}. {self.caption}')}}}"]
         lines += [rf"\label{{tab:{self.name}}}", rf"\begin{{tabular}}{{{aligned}}}", r"\toprule"]
         lines.append(" & ".join(_escape(column) for column in self.columns) + r" \\")
         lines.append(r"\midrule")
@@ -53,7 +78,7 @@ def shown(cell: Cell, kind: str) -> str:
     if isinstance(cell, str):
         return cell
     if kind == "percent":
-        return f"{100 * cell:.2f} %"
+        return f"{cell:.2%}"
     if kind == "mega":
         return f"{cell / 1e6:,.3f}" if cell >= 1e5 else f"{cell / 1e6:.3g}"
     if kind == "decimal":
@@ -63,7 +88,7 @@ def shown(cell: Cell, kind: str) -> str:
 
 def all_tables(run: Findings, measured: Measurements) -> list[Table]:
     """Every table of the report."""
-    return [phases(run), structure(run), costs(run, measured)]
+    return [table.without_empty_columns() for table in (phases(run), structure(run), costs(run, measured))]
 
 
 def phases(run: Findings) -> Table:
@@ -82,9 +107,13 @@ def phases(run: Findings) -> Table:
                 event.get("density") or None,
             )
         )
-    columns = ("after phase", "test accuracy", "parameters", "change", "MACs (M)", "change", "non-zeros in A")
+    columns = (
+        *("after phase", "test accuracy", "parameters", "change of parameters"),
+        *("MACs (M)", "change of MACs", "non-zeros in A"),
+    )
     formats = ("text", "percent", "integer", "percent", "mega", "percent", "percent")
-    return Table("phases", "The network after each phase", columns, formats, tuple(rows))
+    caption = "Changes are from the base network. A: the coefficients of all decomposed layers."
+    return Table("phases", "The network after each phase", caption, columns, formats, tuple(rows))
 
 
 def structure(run: Findings) -> Table:
@@ -104,10 +133,24 @@ def structure(run: Findings) -> Table:
     kept: tuple[Cell, ...] = (None, None, totals[2] or None, totals[3] or None, sparsity[1])
     rows.append(("total", "", None, None, totals[0], totals[1], sparsity[0], *kept))
     half = ("width", "bases", "non-zero", "total", "sparsity")
-    columns = ("layer", "kernel", *half, *(f"{name} after" for name in half))
+    columns = ("layer", "kernel", *(f"{name} before" for name in half), *(f"{name} after" for name in half))
     kinds = ("integer", "integer", "integer", "integer", "percent")
-    caption = "Structure of the convolutions before and after shrinking: coefficients non-zero and in total"
-    return Table("structure", caption, columns, ("text", "text", *kinds, *kinds), tuple(rows), last_is_total=True)
+    caption = (
+        "Width: filters. Bases: basis kernels d of a decomposed layer. Non-zero and total: coefficients, or weights "
+        "where a layer was not decomposed."
+    )
+    if not run.finished:
+        caption = f"As the network is now. {caption}"
+    return Table(
+        "structure",
+        "Structure of the convolutions",
+        caption,
+        columns,
+        ("text", "text", *kinds, *kinds),
+        tuple(rows),
+        last_is_total=True,
+        groups=(("before shrinking", "before"), ("after shrinking", "after")),
+    )
 
 
 def costs(run: Findings, measured: Measurements) -> Table:
@@ -128,9 +171,13 @@ def costs(run: Findings, measured: Measurements) -> Table:
                 measured.kernels.get(row.name),
             )
         )
-    columns = ("layer", "MACs before (M)", "MACs after (M)", "change", "µs before", "µs after", "kernel")
+    columns = ("layer", "MACs (M) before", "MACs (M) after", "change of MACs", "µs before", "µs after", "kernel")
     formats = ("text", "mega", "mega", "percent", "decimal", "decimal", "text")
-    return Table("costs", "Cost of each layer: MACs, and time in the engine", columns, formats, tuple(rows))
+    caption = f"Before: the base network. After: {'the shrunk network' if run.finished else 'the network now'}. "
+    caption += "M: millions for one image."
+    if times:
+        caption += " µs: in the engine, one image on one thread. Kernel: the engine's, after."
+    return Table("costs", "Cost of each layer", caption, columns, formats, tuple(rows))
 
 
 def _structure(entry: LayerCount | None) -> tuple[Cell, ...]:

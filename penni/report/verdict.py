@@ -17,13 +17,21 @@ def verdict(run: Findings, measured: Measurements) -> list[str]:
         sentences.append(
             f"This run is not finished: its last step was “{last['event']}”, and what follows describes that state."
         )
+        if run.epochs:
+            newest = run.epochs[-1]
+            left = f", {newest['density']:.2%} of the coefficients not zero" if "density" in newest else ""
+            sentences.append(
+                f"It stands in epoch {newest['epoch']} of “{newest['phase']}”, with a test accuracy of "
+                f"{newest['test_accuracy']:.2%}{left}."
+            )
     sentences.append(
         f"The network has {last['params']:,} of {first['params']:,} parameters "
         f"({_change(last['params'], first['params'])}) and does {last['macs'] / 1e6:,.2f} of "
         f"{first['macs'] / 1e6:,.2f} million multiply-accumulates ({_change(last['macs'], first['macs'])})."
     )
     points = 100 * (last["test_accuracy"] - first["test_accuracy"])
-    cost = "no accuracy was lost" if points >= 0 else f"that cost {-points:.2f} points of accuracy"
+    so_far = "" if run.finished else " so far"
+    cost = f"no accuracy was lost{so_far}" if points >= 0 else f"that cost {-points:.2f} points of accuracy{so_far}"
     sentences.append(f"Test accuracy went from {first['test_accuracy']:.2%} to {last['test_accuracy']:.2%}: {cost}.")
     sentences += _speed(run, measured)
     sentences += _limits(run, measured)

@@ -10,8 +10,8 @@ from penni.checkpoint import writing
 from penni.report.drawing import FOR_FILES, FOR_PAGE, as_svg, png_file, svg_file
 from penni.report.figures import all_figures
 from penni.report.findings import read_run
-from penni.report.measurements import Measurements, measure
-from penni.report.page import page
+from penni.report.measurements import measure
+from penni.report.page import command, page
 from penni.report.tables import all_tables
 from penni.report.verdict import verdict
 
@@ -23,7 +23,7 @@ def write(folder: str | Path, *, model: nn.Module | None = None, measured: bool 
     checkpoints do not say how their network is built.
     """
     run = read_run(folder, model)
-    measurements = measure(run) if measured else Measurements()
+    measurements = measure(run, timed=measured)
     tables = all_tables(run, measurements)
     figures = []
     target = run.folder / "report.html"
@@ -40,6 +40,8 @@ def write(folder: str | Path, *, model: nn.Module | None = None, measured: bool 
             (sheets / f"{table.name}.csv").write_text(table.csv())
             (sheets / f"{table.name}.tex").write_text(table.latex())
         temporary = target.with_name(f".{target.name}.tmp")
-        temporary.write_text(page(run, measurements, verdict(run, measurements), tables, figures))
+        temporary.write_text(
+            page(run, measurements, verdict(run, measurements), tables, figures, command(run.folder, measured))
+        )
         temporary.replace(target)
     return target

@@ -246,11 +246,7 @@ class Analysis:
             return constant_of(node, arguments, named)
         rule = self.rules.get(name)
         if rule is None:
-            where = Graph.path(node)
-            raise UnknownOperatorError(
-                f"shrink does not know the operator {node.target} in module '{where}'; "
-                f"keep that part as it is with exclude=['{where}']"
-            )
+            raise UnknownOperatorError(f"shrink does not know the operator {node.target} in {_kept_out(node)}")
         result = rule(self, node, tuple(arguments), dict(named))
         if name.endswith("_") and isinstance(node.args[0], fx.Node):
             self._write_through(node.args[0], result)
@@ -265,8 +261,8 @@ class Analysis:
             base = target.args[0]
             if isinstance(base, fx.Node) and any(user is not target for user in base.users):
                 raise UnknownOperatorError(
-                    f"'{target.name}' in module '{Graph.path(target)}' is changed in place through a view; "
-                    f"keep that part as it is with exclude=['{Graph.path(target)}']"
+                    f"shrink does not know what becomes of '{target.name}', changed in place through a view, in "
+                    f"{_kept_out(target)}"
                 )
         self.values[target] = result
 
@@ -383,6 +379,16 @@ def constant_of(node: fx.Node, arguments: Any, named: Any) -> Any:
         if (name in UNARY or name in ("add", "mul", "sub", "div")) and result.shape == first.shape:
             return Constant(result, first.source, index)
     return Constant(result)
+
+
+def _kept_out(node: fx.Node) -> str:
+    """Where a node is, and how its surroundings are left out of shrinking."""
+    where = Graph.path(node)
+    if where:
+        return f"module '{where}'; keep that part as it is with exclude=['{where}']"
+    return (
+        "the model's own forward; move that part into a module of its own, which exclude=[its name] then keeps as it is"
+    )
 
 
 def _plain(item: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +11,7 @@ from torch import Tensor, fx, nn
 
 from penni.basis import reconstruct
 from penni.errors import PenniError
+from penni.quiet import quietly
 from penni.shrinking.opaque import hide
 
 Inputs = tuple[Tensor, ...]
@@ -57,15 +57,14 @@ def capture(model: nn.Module, inputs: Inputs, hidden: Sequence[str] = ()) -> Gra
     copy.requires_grad_(False)
     hide(copy, inputs, hidden)
     try:
-        with torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with torch.no_grad(), quietly():
             program = torch.export.export(copy, inputs, strict=False)
     except Exception as error:  # torch.export raises whatever it meets on the way
         _try(copy, inputs)
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UntraceableError(
             f"torch.export cannot capture this model: {first}; "
-            "name the part that it fails on in `exclude` to keep that part as it is"
+            "move what it fails on out of the model's own forward into a module, which is then kept as it is"
         ) from error
     signature = program.graph_signature
     tensors: dict[str, tuple[str, Tensor]] = {}
@@ -139,8 +138,7 @@ def unreached_layers(model: nn.Module, graph: Graph, hidden: Sequence[str]) -> l
 
 def _exports(module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> bool:
     try:
-        with torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with torch.no_grad(), quietly():
             torch.export.export(module, arguments, named, strict=False)
     except Exception:
         return False

@@ -151,8 +151,10 @@ class UnitNorm(Behaviour):
                 squares = layer.coefficients.square().sum(dim=(0, 1)).clamp_min(1.0)
                 layer.basis.grad.div_(squares.view(-1, 1, 1))
 
-    def start_phase(self, model: nn.Module) -> None:
-        normalise_bases(model)
+    def start_epoch(self, moment: Moment) -> None:
+        # Not again when a run is resumed: dividing by a norm of one, give or take a rounding, changes bits.
+        if moment.epoch == 0:
+            normalise_bases(moment.model)
 
     def after_step(self, moment: Moment) -> None:
         normalise_bases(moment.model)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import time
 import zlib
 from collections.abc import Callable, Sequence
@@ -15,15 +14,19 @@ import torch.nn.functional as F
 from accelerate import Accelerator
 from torch import Tensor, nn
 
+from penni.basis import basis_layers
 from penni.data.source import ImageSource, Shard
 from penni.errors import PenniError
 from penni.measure.count import evaluating
+from penni.pruning import density
 from penni.training.behaviours import Behaviour, Moment
 from penni.training.precision import choose_precision
 from penni.training.progress import Progress, silent
 from penni.training.schedules import learning_rate_factor
 
 Record = dict[str, Any]
+
+_STEPS_BETWEEN_COUNTS = 25
 
 
 @dataclass(frozen=True)
@@ -136,6 +139,8 @@ def run_phase(
         records.append(record)
         if after_epoch is not None:
             after_epoch(epoch, record)
+        # Said last: what is said to be done is also kept.
+        trainer.progress.finished(record)
     return records
 
 
@@ -186,6 +191,7 @@ def _run_epoch(
     parallel = _parallel(model, trainer)
     parallel.train()
     sums = torch.zeros(3, dtype=torch.float64, device=trainer.device)
+    decomposed, kept = bool(basis_layers(model)), None
     with trainer.progress.epoch(phase.name, epoch, phase.epochs, steps) as tick:
         batches = data.train(phase.batch_size, seed=seed, epoch=epoch, shard=trainer.shard, device=trainer.device)
         for step, (images, labels) in enumerate(batches):
@@ -195,12 +201,9 @@ def _run_epoch(
                 group["lr"] = moment.learning_rate
             loss, right = _step(parallel, images, labels, phase, trainer, behaviours, teacher, optimiser, moment)
             sums += torch.tensor([loss * len(labels), right, len(labels)], dtype=torch.float64, device=sums.device)
-            if not math.isfinite(loss):
-                raise PenniError(
-                    f"the loss became {loss} in epoch {epoch + 1} of {phase.name}, step {step + 1}; "
-                    "try a lower learning rate. The checkpoint of the epoch before is kept"
-                )
-            tick(loss=float(sums[0] / sums[2]), accuracy=float(sums[1] / sums[2]))
+            if decomposed and step % _STEPS_BETWEEN_COUNTS == 0:
+                kept = density(model)
+            tick(loss=float(sums[0] / sums[2]), accuracy=float(sums[1] / sums[2]), kept=kept)
     loss, right, count = trainer.total(sums).tolist()
     seconds = time.perf_counter() - begun
     accuracy, test_loss = evaluate(model, data, trainer)
@@ -216,7 +219,6 @@ def _run_epoch(
     }
     for behaviour in behaviours:
         record.update(behaviour.report(moment))
-    trainer.progress.finished(record)
     return record
 
 
@@ -244,6 +246,13 @@ def _step(
             F.log_softmax(outputs / t, dim=1), F.log_softmax(target / t, dim=1), reduction="batchmean", log_target=True
         )
         loss = (1 - phase.distillation) * loss + phase.distillation * t * t * divergence
+    if not bool(loss.isfinite()):
+        # Before the step, which would spoil the weights.
+        earlier = f"the state after epoch {moment.epoch} is kept" if moment.epoch else "nothing was kept of this phase"
+        raise PenniError(
+            f"the loss became {loss.item()} in epoch {moment.epoch + 1} of {phase.name}, step {moment.step + 1}; "
+            f"{earlier}. Start again, in another folder, with a lower learning rate"
+        )
     trainer.accelerator.backward(loss)
     for behaviour in behaviours:
         behaviour.before_step(moment)

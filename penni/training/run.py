@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from penni.checkpoint import save
+from penni.checkpoint import check_saveable, save, writing
 from penni.data.source import ImageSource
 from penni.errors import PenniError
 from penni.training.behaviours import Behaviour
@@ -48,6 +49,7 @@ def train(
         if trainer.is_main:
             check_free(folder)
         trainer.accelerator.wait_for_everyone()
+        check_saveable(model)
         state = RunState(phase="train", settings={"notes": dict(notes or {})})
     trainer.place(model)
     optimiser = optimiser_for(model, phase)
@@ -70,12 +72,25 @@ def train(
     return model
 
 
+BEFORE_STATE = ("recipe.toml", "base", "decomposed")
+
+
 def check_free(folder: Path) -> None:
     """The error if something is in `folder` already: a run never mixes with what was there."""
     if is_run(folder):
         raise PenniError(f"'{folder}' already holds a run: go on with it by --resume, or choose another folder")
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if folder.exists() and not folder.is_dir():
+        raise PenniError(f"'{folder}' is a file: choose a folder for the run")
+    # What a run leaves that was ended before its first state is written over.
+    if folder.exists() and any(entry.name not in BEFORE_STATE for entry in folder.iterdir()):
         raise PenniError(f"'{folder}' is not an empty folder: choose another one for the run")
+    with writing(folder), tempfile.TemporaryDirectory(dir=_existing(folder)):
+        pass  # that nothing can be written there should be known before an epoch is trained
+
+
+def _existing(folder: Path) -> Path:
+    """The folder itself, or the one above it in which it will be made."""
+    return folder if folder.is_dir() else _existing(folder.parent) if folder != folder.parent else folder
 
 
 def is_run(folder: str | Path) -> bool:

@@ -41,7 +41,7 @@ def test_the_structure_table_is_the_networks(written_report: Path) -> None:
     rows = _table(written_report, "structure")
     assert [row["layer"] for row in rows[:-1]] == [name for name in before if name != "linear"]
     for row in rows[:-1]:
-        assert int(row["non-zero"]) == before[row["layer"]].nonzero
+        assert int(row["non-zero before"]) == before[row["layer"]].nonzero
         assert int(row["total after"]) == after[row["layer"]].total
         assert int(row["width after"]) == after[row["layer"]].width
     assert int(rows[-1]["non-zero after"]) == sum(int(row["non-zero after"]) for row in rows[:-1])
@@ -56,7 +56,7 @@ def test_phases_and_costs(written_report: Path) -> None:
     last = next(record for record in map(json.loads, lines) if record.get("event") == "shrunk")
     assert int(phases[-1]["parameters"]) == last["params"]
     costs = _table(written_report, "costs")
-    assert sum(int(row["MACs after (M)"]) for row in costs) == last["macs"]
+    assert sum(int(row["MACs (M) after"]) for row in costs) == last["macs"]
     assert all(float(row["µs after"]) > 0 for row in costs)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import csv
 import io
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -206,6 +207,32 @@ def test_an_unknown_operator_is_an_error_that_names_it_and_exclude_helps() -> No
     assert result.model.a.out_channels == 8
     assert result.model.b.out_channels < 6
     assert gap(model, result.model, images()) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("forward", "message"),
+    [
+        (
+            lambda x: torch.fft.fft2(x).real,
+            r"fft.* in the model's own forward; move that part into a module of its own",
+        ),
+        (lambda x: x if x.sum() > 0 else -x, r"data-dependent.*; move what it fails on out of the model's own forward"),
+    ],
+)
+def test_what_stands_in_the_models_own_forward_cannot_be_excluded(
+    forward: Callable[[Tensor], Tensor], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Own(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = nn.Conv2d(3, 8, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return forward(self.a(x))
+
+    with pytest.raises(penni.PenniError, match=message):
+        penni.shrink(Own().eval(), images())
+    assert capsys.readouterr() == ("", "")
 
 
 def test_an_exclusion_that_names_nothing_is_an_error() -> None:

@@ -144,7 +144,7 @@ def test_unit_norm_changes_no_kernel(model: nn.Module) -> None:
     with torch.no_grad():
         layer.basis.mul_(torch.tensor([0.5, 2.0, 3.0, 0.1]).view(-1, 1, 1))
     before = layer.weight.detach().clone()
-    UnitNorm().start_phase(model)
+    UnitNorm().start_epoch(Moment(model, 0, 1, 0, 1, 0.1, 0.9))
     torch.testing.assert_close(layer.basis.detach().flatten(1).norm(dim=1), torch.ones(4))
     torch.testing.assert_close(layer.weight.detach(), before)
 
@@ -168,7 +168,7 @@ def test_a_new_behaviour_needs_no_change_of_the_loop(model: nn.Module, data: Arr
 def test_a_loss_that_is_not_a_number_stops(model: nn.Module, data: ArraySource) -> None:
     with torch.no_grad():
         basis_layers(model)["conv1"].coefficients[0, 0, 0] = float("nan")
-    with pytest.raises(penni.PenniError, match="the loss became nan in epoch 1 of test, step 1; try a lower"):
+    with pytest.raises(penni.PenniError, match="the loss became nan in epoch 1 of test, step 1; nothing was kept"):
         run(model, data, [Together()])
 
 

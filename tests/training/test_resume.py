@@ -14,7 +14,9 @@ import pytest
 import torch
 
 import penni
-from penni.training.state import read_state
+from penni.data import open_data
+from penni.recipes import override, read
+from penni.training.state import RunState, read_state
 
 RECIPE = """
 model = "small"
@@ -37,6 +39,32 @@ learning_rate = 0.02
 schedule = "cosine"
 """
 
+# Bases at unit norm, gradual pruning and a teacher: what the short recipes do.
+GRADUAL = """
+model = "small"
+data = "digits"
+precision = "fp32"
+[decompose]
+bases = 4
+[retrain]
+epochs = 4
+learning_rate = 0.02
+schedule = "constant"
+interval = 0
+regulariser = "none"
+unit_norm = true
+gradual = true
+distillation = 0.5
+[prune]
+macs = 0.3
+scope = "balanced"
+[finetune]
+epochs = 3
+learning_rate = 0.02
+schedule = "cosine"
+distillation = 0.5
+"""
+
 
 def command(folder: Path, *arguments: str) -> list[str]:
     return [sys.executable, "-m", "penni.cli", "compress", "--out", str(folder), *arguments]
@@ -48,8 +76,12 @@ def environment() -> dict[str, str]:
 
 @pytest.fixture
 def recipe(tmp_path: Path) -> Path:
-    file = tmp_path / "recipe.toml"
-    file.write_text(RECIPE)
+    return _recipe(tmp_path, RECIPE)
+
+
+def _recipe(folder: Path, text: str) -> Path:
+    file = folder / "recipe.toml"
+    file.write_text(text)
     return file
 
 
@@ -57,7 +89,9 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     return penni.load(folder / "finetuned").state_dict()
 
 
-def test_a_killed_run_ends_with_the_very_same_weights(tmp_path: Path, recipe: Path) -> None:
+@pytest.mark.parametrize("text", [RECIPE, GRADUAL], ids=["alternating", "gradual"])
+def test_a_killed_run_ends_with_the_very_same_weights(tmp_path: Path, text: str) -> None:
+    recipe = _recipe(tmp_path, text)
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     subprocess.run(command(whole, "--recipe", str(recipe)), check=True, env=environment(), capture_output=True)
     # SIGKILL at two moments of each kind of phase; where exactly in an epoch it strikes is left to chance.
@@ -95,7 +129,12 @@ def _records(folder: Path) -> list[dict[str, object]]:
 def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path, recipe: Path) -> None:
     folder = tmp_path / "run"
     process = subprocess.Popen(
-        command(folder, "--recipe", str(recipe)), env=environment(), stderr=subprocess.PIPE, text=True
+        command(folder, "--recipe", str(recipe)),
+        env=environment(),
+        stderr=subprocess.PIPE,
+        text=True,
+        # A shell starts its background jobs with this signal ignored, and so would the run be.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
     )
     while process.poll() is None and not _reached(folder, "retrain", 1):
         time.sleep(0.02)
@@ -107,6 +146,29 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path, recipe: Path) -> Non
     )
     assert "Traceback" not in printed
     assert read_state(folder).epoch >= 1
+
+
+def test_a_run_stopped_before_its_first_state_can_be_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "run"
+    model, data = penni.build("small"), open_data("digits")
+    recipe = override(read("digits"), ["retrain.epochs=0", "finetune.epochs=0"])
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RunState, "write", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            penni.compress(model, data, recipe, folder)
+    assert not folder.exists()
+    # Killed outright, it leaves what it had written.
+    (folder / "base").mkdir(parents=True)
+    (folder / "recipe.toml").write_text("")
+    (folder / "base" / "structure.json").write_text("{}")
+    penni.compress(model, data, recipe, folder)
+    assert (folder / "checkpoint").is_dir()
 
 
 def test_two_processes_train_like_one(tmp_path: Path, recipe: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import warnings
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +12,7 @@ from torch.export import ExportedProgram
 from penni.basis import BasisConv2d, basis_layers
 from penni.errors import PenniError
 from penni.measure.count import evaluating
+from penni.quiet import quietly
 
 # Exporting two images keeps the batch apart from every size of 1.
 BATCH = 2
@@ -95,9 +95,8 @@ def capture(model: nn.Module, example_input: Tensor) -> ExportedProgram:
     parameter = next((tensor for tensor in model.parameters() if tensor.is_floating_point()), None)
     if parameter is not None:
         images = images.to(parameter.device, parameter.dtype)
-    with evaluating(marked), torch.no_grad(), warnings.catch_warnings():
-        # Nothing that the exporter warns about concerns the user of a compiled network.
-        warnings.simplefilter("ignore")
+    # Nothing that the exporter says concerns the user of a compiled network.
+    with evaluating(marked), torch.no_grad(), quietly():
         try:
             return torch.export.export(marked, (images,), strict=False)
         except Exception as error:  # export runs the user's own code, which may fail in any way
