@@ -39,7 +39,7 @@ from penni.training.behaviours import (
     UnitNorm,
 )
 from penni.training.loop import Phase, Record, Trainer, evaluate, optimiser_for, run_phase
-from penni.training.run import BEFORE_STATE, check_free, is_run
+from penni.training.run import BEFORE_STATE, about, check_free, is_run
 from penni.training.schedules import RAMPS
 from penni.training.state import RunState, read_state
 
@@ -129,12 +129,7 @@ class _Run:
         self.data = data
         self.trainer = trainer
         self.base = trainer.place(base.eval())
-        self.notes = {
-            **notes,
-            "data": data.name,
-            "normalisation": dataclasses.asdict(data.normalisation),
-            "input": list(data.shape),
-        }
+        self.notes = {**notes, **about(data)}
         self.state = state or RunState(settings={"recipe": dataclasses.asdict(recipe), "notes": dict(notes)})
         self.example = torch.zeros(2, *data.shape, device=trainer.device)
 

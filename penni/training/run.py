@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -66,10 +67,15 @@ def train(
 
     run_phase(model, data, phase, trainer, optimiser=optimiser, first_epoch=state.epoch, after_epoch=after_epoch)
     if trainer.is_main:
-        save(model, folder / "checkpoint", notes=state.settings["notes"])
+        save(model, folder / "checkpoint", notes={**state.settings["notes"], **about(data)})
     accuracy, _ = evaluate(model, data, trainer)
     trainer.progress.say(f"trained: accuracy {accuracy:.2%}; the network is in {folder / 'checkpoint'}")
     return model
+
+
+def about(data: ImageSource) -> dict[str, Any]:
+    """What a checkpoint notes of the data it was trained on: enough to evaluate and to trace it later."""
+    return {"data": data.name, "normalisation": asdict(data.normalisation), "input": list(data.shape)}
 
 
 BEFORE_STATE = ("recipe.toml", "base", "decomposed")
