@@ -28,6 +28,7 @@ def compress(
     precision: Precision = None,
     seed: Annotated[int | None, typer.Option(help="Seed of data order and augmentation.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    report: Annotated[bool, typer.Option(help="Write the report at the end, as `penni report` does.")] = True,
     as_json: Json = False,
 ) -> None:
     """Compress a trained network: decompose, retrain, prune, fine-tune, shrink.
@@ -90,11 +91,28 @@ def compress(
     if not trainer.is_main:
         return
     events = {record["event"]: record for record in read_state(out).records if "event" in record}
+    page = _report(out) if report else None
     if as_json:
         print_json(events)
         return
     _table(events)
     print(f"the compressed network is in {out / 'checkpoint'}")
+    if page is not None:
+        print(f"the report is {page}")
+
+
+def _report(run: Path) -> Path | None:
+    import sys
+
+    from penni.errors import PenniError
+    from penni.report import write
+
+    try:
+        return write(run)
+    except PenniError as error:
+        # The run is finished and kept; a missing picture of it must not look like a failure.
+        print(f"note: no report was written: {error}", file=sys.stderr)
+        return None
 
 
 def _table(events: dict[str, dict[str, float]]) -> None:

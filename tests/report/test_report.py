@@ -6,6 +6,7 @@ import csv
 import json
 import re
 import shutil
+import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
@@ -94,6 +95,37 @@ def test_an_unfinished_run_is_reported_as_such(finished_run: Path, tmp_path: Pat
     page = (folder / "report.html").read_text()
     assert "This run is not finished" in page
     assert "Where the time goes" not in page
+
+
+def _compress(folder: Path, *arguments: str) -> str:
+    base = penni.save(penni.build("small"), folder / "base", notes={"data": "digits", "input": [1, 8, 8]})
+    short = ("--set", "retrain.epochs=0", "--set", "finetune.epochs=0")
+    command = ["compress", "--model", str(base), "--data", "digits", "--recipe", "digits", *short]
+    result = CliRunner().invoke(application(), [*command, "--out", str(folder / "run"), *arguments])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_compressing_ends_with_a_report(tmp_path: Path) -> None:
+    told = _compress(tmp_path)
+    assert "the report is" in told
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "Where the time goes" in page
+    assert "Learning curves" not in page, "without an epoch there is no curve"
+
+
+def test_a_compression_without_report_and_one_that_cannot_draw(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "one").mkdir()
+    assert "report" not in _compress(tmp_path / "one", "--no-report")
+    assert not (tmp_path / "one" / "run" / "report.html").exists()
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    (tmp_path / "two").mkdir()
+    told = _compress(tmp_path / "two")
+    assert "no report was written" in told
+    assert "pip install 'penni[report]'" in told
+    assert (tmp_path / "two" / "run" / "checkpoint" / "model.safetensors").is_file()
 
 
 @pytest.mark.parametrize("content", [None, "{not json"])
