@@ -54,10 +54,7 @@ def measure(findings: Findings, *, timed: bool = True) -> Measurements:
     images = findings.example[:1]
     base, final = reconstruct(findings.networks["base"]).eval(), findings.final.eval()
     dense = reconstruct(final).eval()
-    calls: dict[str, Callable[[], object]] = {
-        "torch base": lambda: base(images),
-        "torch compressed": lambda: dense(images),
-    }
+    engines: dict[str, Callable[[], object]] = {}
     networks: dict[str, nn.Module] = {"base": base, "compressed": final}
     with tempfile.TemporaryDirectory() as folder:
         array = images.numpy()
@@ -77,7 +74,7 @@ def measure(findings: Findings, *, timed: bool = True) -> Measurements:
                 )
                 continue
             found.isa = engine.isa
-            calls[f"engine {name}"] = lambda engine=engine: engine(array)  # type: ignore[misc]
+            engines[f"engine {name}"] = lambda engine=engine: engine(array)  # type: ignore[misc]
             times = found.layer_microseconds.setdefault(name, {})
             for report in reports:
                 times[report.module] = times.get(report.module, 0.0) + (report.microseconds or 0.0)
@@ -87,7 +84,10 @@ def measure(findings: Findings, *, timed: bool = True) -> Measurements:
             if memory is not None:
                 found.kilobytes[name] = memory
         if timed:
-            found.milliseconds = compare(calls, [base, dense], runs=_RUNS, threads=1)
+            # By themselves: whichever came first after PyTorch would find the caches full of other things.
+            found.milliseconds = compare(engines, runs=_RUNS, threads=1)
+            torch_calls = {"torch base": lambda: base(images), "torch compressed": lambda: dense(images)}
+            found.milliseconds |= compare(torch_calls, [base, dense], runs=_RUNS, threads=1)
     return found
 
 

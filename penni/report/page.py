@@ -16,6 +16,7 @@ from penni._version import __version__
 from penni.report.findings import Findings
 from penni.report.measurements import Measurements
 from penni.report.tables import Table, shown
+from penni.report.words import milliseconds, short, size
 
 # Points of width up to which a figure shrinks to a phone's width and stands beside another on a screen.
 _NARROW = 330
@@ -98,33 +99,34 @@ def _tiles(run: Findings, measured: Measurements) -> list[str]:
             f"{points:+.2f} points",
             points < 0,
         ),
-        _ratio_tile("parameters", first["params"], last["params"], _short),
-        _ratio_tile("multiply-accumulates", first["macs"], last["macs"], _short),
+        _ratio_tile("parameters", first["params"], last["params"], short),
+        _ratio_tile("multiply-accumulates", first["macs"], last["macs"], short),
     ]
     times = measured.milliseconds
     if "engine compressed" in times:
         reference = "engine base" if "engine base" in times else "torch base"
-        torch_time = f", PyTorch {_milliseconds(times['torch base'])}" if "torch base" in times else ""
-        where = "dense in the engine" + torch_time if reference == "engine base" else "dense in PyTorch"
+        both = " → ".join(milliseconds(times[f"torch {name}"]) for name in ("base", "compressed"))
+        where = "dense in the engine" if reference == "engine base" else "dense in PyTorch"
+        where += f"; in PyTorch {both}"
         tiles.append(
             _ratio_tile(
                 "latency, one image, one thread",
                 times[reference],
                 times["engine compressed"],
-                _milliseconds,
+                milliseconds,
                 where,
             )
         )
     if {"base", "compressed"} <= measured.kilobytes.keys():
         memory = measured.kilobytes
-        tiles.append(_ratio_tile("memory the engine adds", memory["base"] * 1000, memory["compressed"] * 1000, _bytes))
+        tiles.append(_ratio_tile("memory the engine adds", 1024 * memory["base"], 1024 * memory["compressed"], size))
     newest = list(run.bytes)[-1]
     packed = measured.packed_bytes
     if {"base", "compressed"} <= packed.keys():
-        note = f"dense, packed; checkpoint {_bytes(run.bytes['base'])} → {_bytes(run.bytes[newest])}"
-        tiles.append(_ratio_tile("packed file", packed["base"], packed["compressed"], _bytes, note))
+        note = f"dense, packed; checkpoint {size(run.bytes['base'])} → {size(run.bytes[newest])}"
+        tiles.append(_ratio_tile("packed file", packed["base"], packed["compressed"], size, note))
     else:
-        tiles.append(_ratio_tile("checkpoint file", run.bytes["base"], run.bytes[newest], _bytes))
+        tiles.append(_ratio_tile("checkpoint file", run.bytes["base"], run.bytes[newest], size))
     return tiles
 
 
@@ -278,18 +280,3 @@ def _hover_texts(run: Findings, measured: Measurements) -> str:
         texts.append("\n".join(lines))
     narrow = [text for text, row in zip(texts, run.layers, strict=True) if row.kernel != "linear"]
     return json.dumps({"all": texts, "widths": narrow})
-
-
-def _short(value: float) -> str:
-    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if value >= size:
-            return f"{value / size:.3g} {unit}"
-    return f"{value:.0f}"
-
-
-def _milliseconds(value: float) -> str:
-    return f"{value:.3g} ms" if value >= 0.1 else f"{value * 1000:.3g} µs"
-
-
-def _bytes(value: float) -> str:
-    return f"{value / 1e6:.3g} MB" if value >= 1e6 else f"{value / 1e3:.3g} kB"

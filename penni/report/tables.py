@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 from penni.measure.count import LayerCount
 from penni.report.findings import Findings
@@ -50,10 +52,10 @@ class Table:
         return "", column
 
     def csv(self) -> str:
-        """With a header line, numbers in full."""
+        """With a header line, numbers in full: so no unit that stands for a million."""
         stream = io.StringIO()
         writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow(self.columns)
+        writer.writerow([column.replace(" (M)", "") for column in self.columns])
         writer.writerows([["" if cell is None else cell for cell in row] for row in self.rows])
         return stream.getvalue()
 
@@ -62,12 +64,15 @@ class Table:
         aligned = "".join("l" if kind == "text" else "r" for kind in self.formats)
         lines = [r"\begin{table}", r"\centering", rf"\caption{{{_escape(f'{self.title}. {self.caption}')}}}"]
         lines += [rf"\label{{tab:{self.name}}}", rf"\begin{{tabular}}{{{aligned}}}", r"\toprule"]
-        lines.append(" & ".join(_escape(column) for column in self.columns) + r" \\")
+        headings = [self.heading(column) for column in self.columns]
+        if any(group for group, _ in headings):
+            lines += _latex_groups([group for group, _ in headings])
+        lines.append(" & ".join(_escape(short) for _, short in headings) + r" \\")
         lines.append(r"\midrule")
         for index, row in enumerate(self.rows):
             if self.last_is_total and index == len(self.rows) - 1:
                 lines.append(r"\midrule")
-            lines.append(" & ".join(_escape(shown(c, f)) for c, f in zip(row, self.formats, strict=True)) + r" \\")
+            lines.append(" & ".join(_latex_cell(c, f) for c, f in zip(row, self.formats, strict=True)) + r" \\")
         return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}"]) + "\n"
 
 
@@ -185,6 +190,23 @@ def _structure(entry: LayerCount | None) -> tuple[Cell, ...]:
         return (None, None, None, None, None)
     sparsity = 1 - entry.nonzero / entry.total if entry.total else None
     return (entry.width, entry.bases, entry.nonzero, entry.total, sparsity)
+
+
+def _latex_groups(groups: Sequence[str]) -> list[str]:
+    """A line with the headings over several columns, and the rules under them."""
+    cells, rules, first = [], [], 1
+    for group, members in groupby(groups):
+        number = len(list(members))
+        cells += [rf"\multicolumn{{{number}}}{{c}}{{{_escape(group)}}}"] if group else [""] * number
+        if group:
+            rules.append(rf"\cmidrule(lr){{{first}-{first + number - 1}}}")
+        first += number
+    return [" & ".join(cells) + r" \\", "".join(rules)]
+
+
+def _latex_cell(cell: Cell, kind: str) -> str:
+    text = shown(cell, kind)
+    return _escape(text if kind == "text" else text.replace("-", "−"))
 
 
 def _escape(text: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from penni.report.findings import Findings
 from penni.report.measurements import Measurements
+from penni.report.words import milliseconds
 
 # From this share on, one layer is worth naming.
 _MUCH = 0.1
@@ -43,7 +44,7 @@ def _speed(run: Findings, measured: Measurements) -> list[str]:
     ours, dense = times.get("engine compressed"), times.get("engine base")
     if ours is None:
         return []
-    text = f"One image takes {ours:.3g} ms in penni's engine on one thread"
+    text = f"One image takes {milliseconds(ours)} in penni's engine on one thread"
     parts = []
     if dense is not None:
         parts.append(f"{_times(dense / ours)} the dense network there")

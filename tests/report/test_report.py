@@ -57,7 +57,7 @@ def test_phases_and_costs(written_report: Path) -> None:
     last = next(record for record in map(json.loads, lines) if record.get("event") == "shrunk")
     assert int(phases[-1]["parameters"]) == last["params"]
     costs = _table(written_report, "costs")
-    assert sum(int(row["MACs (M) after"]) for row in costs) == last["macs"]
+    assert sum(int(row["MACs after"]) for row in costs) == last["macs"]
     assert all(float(row["µs after"]) > 0 for row in costs)
 
 
@@ -71,7 +71,10 @@ def test_figures_and_tables_for_a_paper(written_report: Path) -> None:
         assert "var(--" not in (figures / f"{name}.svg").read_text()
         assert (figures / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     latex = (written_report.parent / "report" / "tables" / "structure.tex").read_text()
-    assert latex.count(r"\\") == len(_table(written_report, "structure")) + 1
+    assert latex.count(r"\\") == len(_table(written_report, "structure")) + 2, "two lines of headings"
+    assert r"\multicolumn{5}{c}{before shrinking} & \multicolumn{5}{c}{after shrinking} \\" in latex
+    phases = (written_report.parent / "report" / "tables" / "phases.tex").read_text()
+    assert re.search(r" \$-\$\d+\.\d+\\% ", phases), "a minus sign, not a hyphen"
     assert r"$\times$" in latex
 
 
@@ -114,9 +117,7 @@ def test_compressing_ends_with_a_report(tmp_path: Path) -> None:
     assert "Learning curves" not in page, "without an epoch there is no curve"
 
 
-def test_a_compression_without_report_and_one_that_cannot_draw(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_compression_without_report_and_one_that_cannot_draw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "one").mkdir()
     assert "report" not in _compress(tmp_path / "one", "--no-report")
     assert not (tmp_path / "one" / "run" / "report.html").exists()
