@@ -1,7 +1,8 @@
 """Many runs that differ in recipe fields: a grid, resumable run by run, and what they show together.
 
-Each run is a `penni compress` process with a folder of its own. They run one after another; where a machine has
-several GPUs, one at a time on each.
+Each run is a `penni compress` process with a folder of its own: what one run does cannot disturb another, and any of
+them can be started again by hand. They run one after another; where a machine has several GPUs, one at a time on each.
+The queue is the standard library's `concurrent.futures`.
 """
 
 from __future__ import annotations
@@ -88,21 +89,33 @@ def sweep(
         _same_sweep(folder / GRID, plan)
         (folder / GRID).write_text(json.dumps(plan, indent=1) + "\n")
     points = combinations(grid)
-    devices: SimpleQueue[str | None] = SimpleQueue()
-    for device in _devices()[:jobs]:
-        devices.put(device)
+    places: SimpleQueue[dict[str, str]] = SimpleQueue()
+    for place in _places(jobs):
+        places.put(place)
     total = len(points)
+    processes: set[subprocess.Popen[str]] = set()
 
     def work(index: int) -> None:
-        device = devices.get()
+        place = places.get()
         try:
-            _run(folder, points[index], arguments, device, lambda text: say(f"[{index + 1}/{total}] {text}"))
+            _run(folder, points[index], arguments, place, lambda text: say(f"[{index + 1}/{total}] {text}"), processes)
         finally:
-            devices.put(device)
+            places.put(place)
 
-    with ThreadPoolExecutor(devices.qsize()) as pool:
-        for future in [pool.submit(work, index) for index in range(total)]:
-            future.result()
+    with ThreadPoolExecutor(places.qsize()) as pool:
+        futures = [pool.submit(work, index) for index in range(total)]
+        try:
+            # One run that fails does not keep the others from running.
+            failures = [failure for future in futures if (failure := future.exception()) is not None]
+        except KeyboardInterrupt:
+            pool.shutdown(wait=False, cancel_futures=True)
+            stopped = list(processes)
+            processes.clear()
+            for process in stopped:
+                process.terminate()  # a run that is killed at any moment can be resumed
+            raise PenniError("stopped; the same command goes on where the sweep was") from None
+    if failures:
+        raise failures[0]
     results = with_front([read_point(folder, values) for values in points])
     write_results(folder, results)
     return results
@@ -160,7 +173,14 @@ def name_of(values: Mapping[str, Any]) -> str:
     return "".join(letter if letter.isalnum() or letter in "=.,-+" else "_" for letter in text)
 
 
-def _run(folder: Path, values: Mapping[str, Any], arguments: Sequence[str], device: str | None, say: Say) -> None:
+def _run(
+    folder: Path,
+    values: Mapping[str, Any],
+    arguments: Sequence[str],
+    place: Mapping[str, str],
+    say: Say,
+    processes: set[subprocess.Popen[str]],
+) -> None:
     run = folder / name_of(values)
     if "shrunk" in _events(run) and (run / "checkpoint").is_dir():
         say(f"{run.name}: done before")
@@ -174,11 +194,19 @@ def _run(folder: Path, values: Mapping[str, Any], arguments: Sequence[str], devi
         for field, value in values.items():
             command += ["--set", f"{field}={json.dumps(value)}"]
     say(f"{run.name}: {'goes on' if resumable else 'begins'}")
-    environment = {**os.environ, **({"CUDA_VISIBLE_DEVICES": device} if device is not None else {})}
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if result.returncode != 0:
-        lines = result.stderr.strip().splitlines() or ["it said nothing"]
-        raise PenniError(f"the run {run.name} failed: {lines[-1].removeprefix('penni: ')}")
+    process = subprocess.Popen(
+        command, env={**os.environ, **place}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+    processes.add(process)
+    _, errors = process.communicate()
+    if process not in processes:
+        return  # the sweep was stopped
+    processes.remove(process)
+    if process.returncode != 0:
+        lines = errors.strip().splitlines() or ["it said nothing"]
+        sentence = f"the run {run.name} failed: {lines[-1].removeprefix('penni: ')}"
+        say(sentence)
+        raise PenniError(sentence)
     last = _events(run)["shrunk"]
     say(f"{run.name}: accuracy {last['test_accuracy']:.2%}, {last['macs'] / 1e6:,.2f} M MACs")
 
@@ -199,11 +227,20 @@ def _same_sweep(file: Path, plan: Mapping[str, Any]) -> None:
         )
 
 
-def _devices() -> list[str | None]:
+def _places(jobs: int | None) -> list[dict[str, str]]:
+    """Where runs go: the environment of each of those that run at once."""
     import torch
 
-    count = torch.cuda.device_count()
-    return [str(index) for index in range(count)] if count > 1 else [None]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    gpus = visible.split(",") if visible else [str(index) for index in range(torch.cuda.device_count())]
+    gpus = gpus[: torch.cuda.device_count()]
+    number = jobs or max(1, len(gpus))
+    if gpus:
+        return [{"CUDA_VISIBLE_DEVICES": gpus[index % len(gpus)]} for index in range(number)]
+    if number == 1 or "OMP_NUM_THREADS" in os.environ:
+        return [{} for _ in range(number)]
+    # Threads of several runs on one core would only wait for each other.
+    return [{"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // number))} for _ in range(number)]
 
 
 def _value(text: str) -> Any:

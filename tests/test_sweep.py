@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
+import os
+import signal
 import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +18,7 @@ from typer.testing import CliRunner
 
 import penni
 from penni.cli import application
-from penni.sweeping import Point, combinations, grid_of, name_of, numbers, sweep, with_front
+from penni.sweeping import Point, _places, combinations, grid_of, name_of, numbers, sweep, with_front
 
 RECIPE = """
 model = "small"
@@ -59,48 +64,103 @@ def test_the_front_has_no_beaten_point() -> None:
     assert [point.best for point in points] == [True, False, True, True, False]
 
 
-def _fake_process(log: list[list[str]], fail_at: int | None = None) -> Any:
-    """`subprocess.run` that leaves behind what a run of `penni compress` does."""
+def _fake_process(log: list[list[str]], fail: tuple[str, ...] = (), places: list[dict[str, str]] | None = None) -> Any:
+    """`subprocess.Popen` that leaves behind what a run of `penni compress` does; with `fail`, those runs break off."""
 
-    def run(command: list[str], **_options: object) -> subprocess.CompletedProcess[str]:
-        log.append(command)
-        folder = Path(command[command.index("--out") + 1])
-        if fail_at is not None and len(log) > fail_at:
-            (folder).mkdir(parents=True)
-            (folder / "state.safetensors").touch()
-            return subprocess.CompletedProcess(command, 2, "", "penni: no disk space left")
-        (folder / "checkpoint").mkdir(parents=True)
-        bases = int(folder.name.rpartition("=")[2])
-        common = {"params": 100 * bases, "macs": 1000 * bases, "test_accuracy": 0.5 + bases / 20}
-        records = [{"event": name, **common} for name in ("base", "decomposed", "shrunk")]
-        (folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, records)))
-        return subprocess.CompletedProcess(command, 0, "", "")
+    class Process:
+        def __init__(self, command: list[str], env: dict[str, str], **_options: object) -> None:
+            log.append(command)
+            if places is not None:
+                places.append(env)
+            self.folder = Path(command[command.index("--out") + 1])
+            self.returncode = 2 if self.folder.name.endswith(fail or "none") else 0
 
-    return run
+        def communicate(self) -> tuple[str, str]:
+            if self.returncode:
+                self.folder.mkdir(parents=True)
+                (self.folder / "state.safetensors").touch()
+                return "", "penni: no disk space left"
+            (self.folder / "checkpoint").mkdir(parents=True)
+            bases = int(self.folder.name.rpartition("=")[2])
+            common = {"params": 100 * bases, "macs": 1000 * bases, "test_accuracy": 0.5 + bases / 20}
+            records = [{"event": name, **common} for name in ("base", "decomposed", "shrunk")]
+            (self.folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, records)))
+            return "", ""
+
+    return Process
 
 
-def test_a_stopped_sweep_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sweep_with_failures_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log: list[list[str]] = []
-    monkeypatch.setattr("penni.sweeping.subprocess.run", _fake_process(log, fail_at=2))
+    monkeypatch.setattr("penni.sweeping.subprocess.Popen", _fake_process(log, fail=("=2", "=3")))
     grid = {"decompose.bases": [1, 2, 3, 4]}
-    with pytest.raises(penni.PenniError, match=r"bases=3 failed: no disk space"):
-        sweep(tmp_path, grid, ["--recipe", "x"], say=lambda _text: None)
-    first = len(log)
-    monkeypatch.setattr("penni.sweeping.subprocess.run", _fake_process(log))
-    for folder in tmp_path.glob("decompose.bases=[34]"):
-        assert (folder / "state.safetensors").is_file()
+    said: list[str] = []
+    with pytest.raises(penni.PenniError, match=r"bases=2 failed: no disk space"):
+        sweep(tmp_path, grid, ["--recipe", "x"], say=said.append)
+    assert len(log) == 4, "a run that fails does not keep the others from running"
+    assert "[3/4] the run decompose.bases=3 failed: no disk space left" in said
+    log.clear()
+    monkeypatch.setattr("penni.sweeping.subprocess.Popen", _fake_process(log))
     points = sweep(tmp_path, grid, ["--recipe", "x"], say=lambda _text: None)
-    again = log[first:]
-    assert [Path(command[command.index("--out") + 1]).name[-1] for command in again] == ["3", "4"]
-    assert "--resume" in again[0]
+    assert [Path(command[command.index("--out") + 1]).name[-1] for command in log] == ["2", "3"]
+    assert all("--resume" in command for command in log)
     assert [point.macs for point in points] == [1000, 2000, 3000, 4000]
     log.clear()
     sweep(tmp_path, grid, ["--recipe", "x"], say=lambda _text: None)
     assert log == []
 
 
+def test_an_interrupt_stops_the_running_process_and_starts_no_other(tmp_path: Path) -> None:
+    (tmp_path / "recipe.toml").write_text(RECIPE.replace("epochs = 0", "epochs = 400"))
+    out = tmp_path / "sweep"
+    arguments = ["sweep", "--recipe", "recipe.toml", "--bases", "2,3", "--out", str(out)]
+    command = [sys.executable, "-m", "penni.cli", *arguments]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True)
+    state = out / "decompose.bases=2" / "state.safetensors"
+    while not state.is_file():
+        assert process.poll() is None
+        time.sleep(0.05)
+    # As a terminal sends it, but to the sweep alone: it must see to its processes itself.
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert told.splitlines()[-1] == "penni: stopped; the same command goes on where the sweep was"
+    assert "failed" not in told
+    assert not (out / "decompose.bases=3").exists()
+    patience = time.monotonic() + 20
+    while _commands_with(str(out)):
+        assert time.monotonic() < patience, "the run that was going on must end"
+        time.sleep(0.05)
+
+
+def _commands_with(text: str) -> list[str]:
+    """The processes, of those the system tells of, whose command has `text` in it."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            found.append(file.read_text(errors="replace"))
+    return [command for command in found if text in command]
+
+
+def test_several_runs_at_once_share_the_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    places: list[dict[str, str]] = []
+    monkeypatch.setattr("penni.sweeping.subprocess.Popen", _fake_process([], places=places))
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    sweep(tmp_path / "gpus", {"decompose.bases": [1, 2, 3, 4]}, [], say=lambda _text: None)
+    assert {place["CUDA_VISIBLE_DEVICES"] for place in places} <= {"3", "5"}
+    assert len(_places(None)) == 2
+    assert len(_places(4)) == 4
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    assert _places(None) == [{}]
+    assert _places(2) == [{"OMP_NUM_THREADS": "4"}] * 2
+
+
 def test_other_arguments_need_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penni.sweeping.subprocess.run", _fake_process([]))
+    monkeypatch.setattr("penni.sweeping.subprocess.Popen", _fake_process([]))
     sweep(tmp_path, {"decompose.bases": [1]}, ["--recipe", "x"], say=lambda _text: None)
     with pytest.raises(penni.PenniError, match="other arguments"):
         sweep(tmp_path, {"decompose.bases": [1]}, ["--recipe", "y"], say=lambda _text: None)
@@ -120,6 +180,7 @@ def test_a_real_sweep_from_the_command_line(tmp_path: Path, monkeypatch: pytest.
         assert [row["decompose.bases"] for row in csv.DictReader(stream)] == ["2", "4"]
     assert "<svg" in (out / "sweep.svg").read_text()
     assert (out / "decompose.bases=2" / "checkpoint" / "model.safetensors").is_file()
+    assert (out / "decompose.bases=4" / "report.html").is_file()
 
 
 @pytest.mark.parametrize(

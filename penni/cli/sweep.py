@@ -32,7 +32,7 @@ def sweep(
     data_dir: Annotated[Path | None, typer.Option(help="The folder with the data set's files.")] = None,
     normalise: Annotated[str | None, typer.Option(help="As for `penni compress`.")] = None,
     change: Annotated[list[str] | None, typer.Option("--set", help="Change a recipe field in all runs.")] = None,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Runs at once; by default one per GPU.")] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Runs at once; by default one per GPU, or one.")] = None,
     as_json: Json = False,
 ) -> None:
     """Compress with every combination of settings; started again, finished runs are kept and stopped ones go on."""
