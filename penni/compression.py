@@ -42,6 +42,7 @@ from penni.training.loop import Phase, Record, Trainer, evaluate, optimiser_for,
 from penni.training.run import BEFORE_STATE, about, check_free, is_run
 from penni.training.schedules import RAMPS
 from penni.training.state import RunState, read_state
+from penni.training.steering import Clock, SteeredPruning, Steering
 
 CHECKPOINT = "checkpoint"
 
@@ -132,9 +133,12 @@ class _Run:
         self.notes = {**notes, **about(data)}
         self.state = state or RunState(settings={"recipe": dataclasses.asdict(recipe), "notes": dict(notes)})
         self.example = torch.zeros(2, *data.shape, device=trainer.device)
+        self._steered: Steering | None = None
 
     def begin(self) -> None:
         """Phase A, and the record of where everything started."""
+        if self.recipe.prune.target:
+            self._steering().check(self._decomposed_on_device())
         if self.trainer.is_main:
             with writing(self.folder):
                 self.folder.mkdir(parents=True, exist_ok=True)
@@ -227,10 +231,38 @@ class _Run:
         if settings.unit_norm:
             behaviours.append(UnitNorm())
         if settings.gradual:
-            aim = self._aim(self._decomposed_on_device())
             ramp, scope = RAMPS[settings.gradual_ramp], self.recipe.prune.scope
-            behaviours += [HoldZeros(), GradualPruning(aim, ramp, until=settings.until, scope=scope)]
+            pruning: GradualPruning
+            if self.recipe.prune.target:
+                pruning = SteeredPruning(self._steering(), ramp, until=settings.until, scope=scope)
+            else:
+                aim = self._aim(self._decomposed_on_device())
+                pruning = GradualPruning(aim, ramp, until=settings.until, scope=scope)
+            behaviours += [HoldZeros(), pruning]
         return [*behaviours, SparsityReport(self.recipe.prune.threshold)]
+
+    def _steering(self) -> Steering:
+        if self._steered is None:
+            targets = self.recipe.prune.targets
+            timed = any(target.quantity == "latency" for target in targets)
+            self._steered = Steering(
+                targets,
+                count(self.base, self.example),
+                count(self._decomposed_on_device(), self.example),
+                self.example,
+                scope=self.recipe.prune.scope,
+                clock=_engine_clock(self.base, self.data, self.trainer) if timed else None,
+            )
+        return self._steered
+
+    def _reached(self, shrunk: nn.Module) -> dict[str, object]:
+        """What became of the targets, for the record; said too."""
+        if not self.recipe.prune.target:
+            return {}
+        outcomes = self._steering().outcomes(shrunk)
+        for outcome in outcomes:
+            self.trainer.progress.say(f"target {outcome.text()}")
+        return {"targets": [outcome.record() for outcome in outcomes]}
 
     def _decomposed_on_device(self) -> nn.Module:
         return self.trainer.place(self._decomposed())
@@ -242,7 +274,9 @@ class _Run:
 
     def _prune(self, model: nn.Module) -> None:
         settings = self.recipe.prune
-        if settings.has_aim:
+        if settings.target:
+            self._steering().finish(model)
+        elif settings.has_aim:
             aim = self._aim(self._decomposed_on_device())
             if not aim.reached(model):
                 prune_to(model, aim, 1.0, scope=settings.scope)
@@ -260,7 +294,7 @@ class _Run:
         shrunk = result.model
         self._checkpoint(shrunk, CHECKPOINT)
         if not any(record.get("event") == "shrunk" for record in self.state.records):
-            self._event("shrunk", shrunk)
+            self._event("shrunk", shrunk, **self._reached(shrunk))
         self.state.phase, self.state.epoch = "done", 0
         self._keep(model, None)
         return shrunk
@@ -291,6 +325,31 @@ class _Run:
         if self.trainer.is_main:
             self.state.write(self.folder)
         self.trainer.accelerator.wait_for_everyone()
+
+
+def _engine_clock(base: nn.Module, data: ImageSource, trainer: Trainer) -> Clock:
+    """Times one image on one thread in the engine. One process measures, and tells the others."""
+    from penni.engine.compiling import compile as build_engine
+    from penni.engine.peers import measure
+
+    image = example_for(data)
+    call = image.numpy()
+
+    def engine(model: nn.Module) -> Any:
+        built = build_engine(copy.deepcopy(model).cpu().eval(), image, threads=1)
+        return lambda: built(call)
+
+    dense = engine(base) if trainer.is_main else None
+
+    def clock(model: nn.Module) -> tuple[float, float]:
+        times = torch.zeros(2, dtype=torch.float64, device=trainer.device)
+        if dense is not None:
+            found = measure({"model": engine(model), "base": dense}, runs=200)
+            times += torch.tensor([found["model"], found["base"]], dtype=torch.float64, device=trainer.device)
+        reached, base_time = trainer.total(times).tolist()
+        return reached, base_time
+
+    return clock
 
 
 def phase_for(name: str, settings: Retrain | Finetune, recipe: Recipe) -> Phase:

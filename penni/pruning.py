@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -88,6 +88,14 @@ class Aim:
         """Whether `model` is there already."""
         return self._met({n: layer.coefficients.detach() != 0 for n, layer in basis_layers(model).items()}, 1.0)
 
+    def near(self, progress: float, factor: float) -> bool:
+        """Whether this progress allows no more than `factor` times the MACs (or parameters) that the aim does."""
+        if self.base is None or self.counts is None:
+            return True
+        ways = [(self.counts.macs, self.macs, self.base.macs), (self.counts.params, self.params, self.base.params)]
+        goals = [(start, share * base) for start, share, base in ways if share is not None]
+        return all(_part_way(start, goal, progress) <= factor * goal for start, goal in goals)
+
     def _met(self, masks: Mapping[str, Tensor], progress: float) -> bool:
         """Whether these masks keep no more than this progress towards the aim allows."""
         if self.density is not None:
@@ -124,28 +132,51 @@ def cost_of(masks: Mapping[str, Tensor], counts: Counts) -> tuple[int, int]:
     return macs, params
 
 
+class Ranking:
+    """The coefficients of a network in the order in which they go, the lowest-scored first."""
+
+    def __init__(self, model: nn.Module, scope: str, counts: Counts | None = None) -> None:
+        self.layers = basis_layers(model)
+        positions = {layer.name: layer.positions for layer in counts.layers} if counts else None
+        self.scores = scores(self.layers, scope, positions)
+        flat = torch.cat([score.flatten() for score in self.scores.values()])
+        # How many are zero already.
+        self.gone = int((flat == 0).sum())
+        self._ordered = flat.sort().values
+
+    def __len__(self) -> int:
+        return len(self._ordered)
+
+    def masks(self, taken: int) -> dict[str, Tensor]:
+        """What is left by layer once (about) so many are zero, these included that are zero already."""
+        cut = self._ordered[min(taken, len(self) - 1)]
+        return {name: (score >= cut) & (score > 0) for name, score in self.scores.items()}
+
+    def fewest(self, met: Callable[[Mapping[str, Tensor]], bool]) -> int:
+        """The fewest that must go until the masks `met` what is asked, which more can only meet better."""
+        low, high = self.gone, len(self) - 1
+        best = high
+        while low <= high:
+            middle = (low + high) // 2
+            if met(self.masks(middle)):
+                best, high = middle, middle - 1
+            else:
+                low = middle + 1
+        return best
+
+
 @torch.no_grad()
 def prune_to(model: nn.Module, aim: Aim, progress: float, *, scope: str = "global") -> None:
     """In place: zero the lowest-scored coefficients until `progress` (0…1) of the way to `aim` is reached."""
-    layers = basis_layers(model)
-    positions = {layer.name: layer.positions for layer in aim.counts.layers} if aim.counts else None
-    ranked = scores(layers, scope, positions)
-    flat = torch.cat([score.flatten() for score in ranked.values()])
-    ordered = flat.sort().values
-    # The fewest coefficients to take that meet the aim: the costs only fall as more are taken.
-    low, high = int((flat == 0).sum()), len(ordered) - 1
-    best = high
-    while low <= high:
-        middle = (low + high) // 2
-        cut = ordered[middle]
-        masks = {name: (score >= cut) & (score > 0) for name, score in ranked.items()}
-        if aim._met(masks, progress):
-            best, high = middle, middle - 1
-        else:
-            low = middle + 1
-    cut = ordered[best]
-    for name, layer in layers.items():
-        _apply(name, layer, (ranked[name] >= cut) & (ranked[name] > 0), layer.coefficients.abs())
+    ranking = Ranking(model, scope, aim.counts)
+    keep_only(model, ranking.masks(ranking.fewest(lambda masks: aim._met(masks, progress))))
+
+
+@torch.no_grad()
+def keep_only(model: nn.Module, masks: Mapping[str, Tensor], *, quiet: bool = False) -> None:
+    """In place: zero all coefficients outside of `masks`, but for the largest of a layer that would have none."""
+    for name, layer in basis_layers(model).items():
+        _apply(name, layer, masks[name], layer.coefficients.abs(), quiet=quiet)
 
 
 def scores(
@@ -268,13 +299,14 @@ def _normalisation_after(model: nn.Module, example_input: Tensor) -> dict[str, _
     return readers
 
 
-def _apply(name: str, layer: BasisConv2d, keep: Tensor, sizes: Tensor) -> None:
+def _apply(name: str, layer: BasisConv2d, keep: Tensor, sizes: Tensor, *, quiet: bool = False) -> None:
     """Zero what is not kept; a layer that would lose everything keeps its largest coefficient, and it is said."""
     if not bool(keep.any()):
         largest = int(sizes.flatten().argmax())
         keep = torch.zeros_like(keep)
         keep.view(-1)[largest] = True
-        log.warning("%s would have lost its last coefficient; its largest one stays", name)
+        if not quiet:
+            log.warning("%s would have lost its last coefficient; its largest one stays", name)
     layer.coefficients.masked_fill_(~keep, 0.0)
 
 

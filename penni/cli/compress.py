@@ -25,6 +25,13 @@ def compress(
     change: Annotated[
         list[str] | None, typer.Option("--set", help="Change a recipe field: --set retrain.epochs=12. Repeatable.")
     ] = None,
+    target: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Where the shrunk network is to end, in place of the recipe's aim: macs=-80%, params=40K, "
+            "latency=2x (in penni's engine on this machine). Repeatable."
+        ),
+    ] = None,
     precision: Precision = None,
     seed: Annotated[int | None, typer.Option(help="Seed of data order and augmentation.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
@@ -43,14 +50,17 @@ def compress(
     from penni.compression import resume as go_on
     from penni.data import open_data
     from penni.errors import PenniError
-    from penni.recipes import override, read
+    from penni.recipes import override, read, with_target
     from penni.training.run import is_run
     from penni.training.state import read_state
 
     try:
         if resume:
-            if recipe or change or weights:
-                raise PenniError("a resumed run keeps its recipe and weights; leave --recipe, --set and --weights out")
+            if recipe or change or weights or target:
+                raise PenniError(
+                    "a resumed run keeps its recipe, target and weights; "
+                    "leave --recipe, --set, --target and --weights out"
+                )
             settings = read_state(out).settings
             notes = settings["notes"]
             source = open_data(notes["data"], data_dir or notes["data_dir"], notes["normalise"])
@@ -65,6 +75,9 @@ def compress(
             changes += [f"seed={seed}"] if seed is not None else []
             changes += [f"precision={precision}"] if precision else []
             chosen = override(chosen, changes)
+            said = ""
+            if target:
+                chosen, said = with_target(chosen, target)
             name, data_name = model or chosen.model, data or chosen.data
             if not name or not data_name:
                 raise PenniError("this recipe names no model or data set of its own: give --model and --data")
@@ -81,6 +94,8 @@ def compress(
             trainer = trainer_for(chosen.seed, chosen.precision)
             if weights is None and not is_checkpoint(name):
                 trainer.progress.say(f"note: {name} starts from random weights; give trained ones with --weights")
+            if said:
+                trainer.progress.say(said)
             start(network, source, chosen, out, trainer=trainer, notes=notes)
     except KeyboardInterrupt:
         if not is_run(out):

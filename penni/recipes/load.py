@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from penni.errors import PenniError, nearest
 from penni.recipes.settings import Recipe
+from penni.recipes.targets import split_targets
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -85,6 +86,21 @@ def override(recipe: Recipe, changes: Sequence[str]) -> Recipe:
             raise PenniError(_no_such_field(path.strip(), section if dot else "", place if dot else content))
         place[field] = _value(text.strip())
     return from_dictionary(content)
+
+
+def with_target(recipe: Recipe, targets: Sequence[str]) -> tuple[Recipe, str]:
+    """The recipe steered to `targets` (`macs=-80%`) in place of its own aim, and the sentence that says so."""
+    target = split_targets(targets)
+    before = recipe.prune
+    shares = [f"prune.{name} = {getattr(before, name)}" for name in ("density", "macs", "params")]
+    instead = [text for text, name in zip(shares, ("density", "macs", "params"), strict=True) if getattr(before, name)]
+    instead = instead or ([f"target {before.target}"] if before.target else [f"prune.threshold = {before.threshold}"])
+    prune = dataclasses.replace(before, density=0.0, macs=0.0, params=0.0, target=target)
+    said = f"the target {', '.join(f'{name}={value}' for name, value in target.items())}"
+    said += f" takes the place of the recipe's {' and '.join(instead)}"
+    if not recipe.retrain.gradual:
+        said += "; all is pruned at once after retraining, and bit by bit during it with --set retrain.gradual=true"
+    return dataclasses.replace(recipe, prune=prune), said
 
 
 def to_toml(recipe: Recipe) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from penni.errors import PenniError, nearest
+from penni.recipes.targets import Target, parse_target
 
 _SCHEDULES = ("step", "cosine", "one-cycle", "constant")
 _RAMPS = ("constant", "linear", "cubic")
@@ -96,24 +97,39 @@ class Retrain(Schedule):
 
 @dataclass(frozen=True)
 class Prune:
-    """Phase C: a threshold in standard deviations per layer, or shares to keep of coefficients, MACs, parameters."""
+    """Phase C: a threshold in standard deviations per layer, or shares to keep of coefficients, MACs, parameters.
+
+    `target` says where the finished network is to end: `{macs = "-80%"}`, `{params = "40K"}`, `{latency = "2x"}` (in
+    penni's engine, one image on one thread, against the base network there) or several, of which the hardest counts. It
+    is met after shrinking, within one percent, where `macs` and `params` are shares not to exceed before it.
+    """
 
     threshold: float = 1.0
     density: float = 0.0
     macs: float = 0.0
     params: float = 0.0
     scope: str = "global"
+    target: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _at_least("prune.threshold", self.threshold, 0)
         for name in ("density", "macs", "params"):
             _within(f"prune.{name}", getattr(self, name), 0, 1)
         _one_of("prune.scope", self.scope, _SCOPES)
+        _ = self.targets
+        shares = [f"prune.{name}" for name in ("density", "macs", "params") if getattr(self, name)]
+        if self.target and shares:
+            raise PenniError(f"prune.target and {shares[0]} both say how far to prune: set {shares[0]}=0, or no target")
+
+    @property
+    def targets(self) -> list[Target]:
+        """The targets, understood."""
+        return [parse_target(quantity, text) for quantity, text in self.target.items()]
 
     @property
     def has_aim(self) -> bool:
-        """Whether shares to keep are given, in place of the threshold."""
-        return bool(self.density or self.macs or self.params)
+        """Whether a target or shares to keep are given, in place of the threshold."""
+        return bool(self.density or self.macs or self.params or self.target)
 
 
 @dataclass(frozen=True)
@@ -143,7 +159,11 @@ class Recipe:
     def __post_init__(self) -> None:
         _one_of("precision", self.precision, ("auto", "fp32", "bf16"))
         if self.retrain.gradual and not self.prune.has_aim:
-            raise PenniError("retrain.gradual needs an aim: set prune.density, prune.macs or prune.params")
+            raise PenniError("retrain.gradual needs an aim: set prune.density, prune.macs, prune.params or a target")
+        if self.prune.target and self.retrain.regulariser == "proximal-l1":
+            raise PenniError(
+                "the penalty proximal-l1 makes zeros of its own, so a target cannot be steered to: use l1 or none"
+            )
 
 
 def _at_least(name: str, value: float, low: float) -> None:
