@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,7 @@ def test_a_network_of_1x1_convolutions_is_advised_pointwise() -> None:
     told = analyse(model, images, pointwise=True, timing=False)
     assert not any("use --pointwise" in warning for warning in told.warnings)
     assert not told.layers[1].reason
+    assert any(estimate.like == "ResNet50 R1" for estimate in told.pruned)
 
 
 def test_a_depthwise_network_is_told_how_little_there_is() -> None:
@@ -93,6 +95,11 @@ def test_times_are_measured_in_the_engine() -> None:
     found = analyse(penni.build("small"), torch.zeros(1, 1, 8, 8))
     assert "engine" in found.timing
     assert all((layer.microseconds or 0) > 0 for layer in found.layers)
+    slowest = found.slowest(2)
+    assert [layer.microseconds for layer, _ in slowest] == sorted(
+        (layer.microseconds for layer in found.layers if layer.microseconds), reverse=True
+    )[:2]
+    assert sum(share for _, share in found.slowest(99)) == pytest.approx(1)
 
 
 def test_a_network_the_engine_cannot_run_is_still_analysed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,3 +126,9 @@ def test_command_line(tmp_path: Path) -> None:
     table = runner.invoke(application(), ["analyse", "small", "--no-timing"], catch_exceptions=False).stdout
     assert "layer1.0.conv1" in table
     assert "d=5" in table
+    assert re.search(r"conv1 .*[▁▂▃▄▅▆▇█]{9}", table), "the spectrum of nine singular values"
+
+
+def test_the_command_names_the_layers_that_take_longest() -> None:
+    table = CliRunner().invoke(application(), ["analyse", "small"], catch_exceptions=False).stdout
+    assert re.search(r"convolutions take [\d.]+ ms; most of it: \S+ \d+\.\d%", table)

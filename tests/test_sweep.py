@@ -18,6 +18,8 @@ from typer.testing import CliRunner
 
 import penni
 from penni.cli import application
+from penni.compression import decomposition_plan_of
+from penni.recipes import override, read
 from penni.sweeping import Point, _places, combinations, grid_of, name_of, numbers, sweep, with_front
 
 RECIPE = """
@@ -197,3 +199,10 @@ def test_what_cannot_work_stops_the_sweep_at_once(given: list[str], message: str
     with pytest.raises(penni.PenniError, match=message):
         CliRunner().invoke(application(), arguments, catch_exceptions=False)
     assert not (tmp_path / "sweep").exists()
+
+
+@pytest.mark.parametrize("bases", [1, 9])
+def test_the_recipe_of_the_benchmark_can_be_carried_out(bases: int) -> None:
+    file = Path(__file__).parent.parent / "benchmarks" / "sweep" / "resnet20.toml"
+    recipe = override(read(str(file)), [f"decompose.bases={bases}"])
+    assert len(decomposition_plan_of(penni.build(recipe.model), recipe)) == 0, "every convolution is decomposed"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,6 +12,8 @@ import typer
 from penni.cli.options import Json, Weights, print_json
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from penni.analysis import Analysis
 
 
@@ -38,38 +42,76 @@ def analyse(
     if as_json:
         print_json(asdict(analysis))
         return
-    _show(analysis, bases)
+    _show(analysis)
 
 
-def _show(analysis: Analysis, bases: int) -> None:
-    from rich import box
+# How many singular values and errors a line has room for: all that a 3×3 kernel has, whose last error is 0.
+_VALUES, _ERRORS = 9, 8
+
+
+def _show(analysis: Analysis) -> None:
+    import sys
+
     from rich.console import Console
+
+    # A file or a pipe has no width; rich would take 80 letters.
+    console = Console(width=None if sys.stdout.isatty() else 100)
+
+    def say(text: str, style: str | None = None) -> None:
+        console.print(text, style=style, markup=False, highlight=False)
+
+    console.print(_layers(analysis))
+    left_alone = Counter(layer.reason for layer in analysis.layers if layer.reason)
+    for reason, number in left_alone.items():
+        say(f"{number} left alone: {reason}")
+    say(f"time: {analysis.timing}")
+    slowest = analysis.slowest()
+    if slowest:
+        names = ", ".join(f"{layer.name} {share:.1%}" for layer, share in slowest)
+        total = sum(layer.microseconds or 0 for layer in analysis.layers) / 1000
+        say(f"convolutions take {total:,.3g} ms; most of it: {names}")
+    console.print(_network(analysis))
+    say("The last rows take the paper's share of non-zeros, at random places and before whole channels are removed.")
+    for warning in analysis.warnings:
+        say(f"note: {warning}", "yellow")
+
+
+def _layers(analysis: Analysis) -> Table:
+    from rich import box
     from rich.table import Table
 
-    console = Console()
-    shown = [number for number in (2, 3, 4, 5, 6) if number <= len(analysis.by_bases)]
-    table = Table("layer", "kernel", "MACs", "time", *[f"d={number}" for number in shown], box=box.SIMPLE_HEAD)
-    table.title = "relative error of the kernels with d basis kernels"
+    numbers = range(1, min(_ERRORS, max((len(layer.errors) for layer in analysis.layers), default=0)) + 1)
+    table = Table("layer", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.columns[0].overflow = "fold"
-    left_alone: dict[str, int] = {}
+    for name in ("kernel", "MACs", "time"):
+        table.add_column(name, justify="right", no_wrap=True)
+    if numbers:
+        table.title = "singular values of each layer's kernels, and the relative error with d basis kernels"
+        table.add_column("spectrum", no_wrap=True, min_width=_VALUES)
+    for number in numbers:
+        table.add_column(f"d={number}", justify="right", no_wrap=True)
     spent = sum(layer.microseconds or 0 for layer in analysis.layers)
     for layer in analysis.layers:
-        cells = [f"{layer.errors[d - 1]:.2f}" if d <= len(layer.errors) else "" for d in shown]
-        if layer.reason:
-            left_alone[layer.reason] = left_alone.get(layer.reason, 0) + 1
-        table.add_row(
+        cells = [
             layer.name,
             f"{layer.kernel[0]}×{layer.kernel[1]}",
             f"{layer.macs / analysis.macs:.1%}",
             f"{layer.microseconds / spent:.1%}" if layer.microseconds is not None and spent else "",
-            *cells,
-        )
-    console.print(table)
-    for reason, number in left_alone.items():
-        console.print(f"{number} left alone: {reason}", markup=False, highlight=False)
-    console.print(f"time: {analysis.timing}", markup=False, highlight=False)
-    table = Table("bases", "kept of A", "parameters", "", "MACs", "", box=box.SIMPLE_HEAD)
-    table.title = "the whole network"
+        ]
+        if numbers:
+            cells.append(_bars(layer.spectrum[:_VALUES]))
+            cells += [f"{layer.errors[d - 1]:.2f}"[-3:] if d <= len(layer.errors) else "" for d in numbers]
+        table.add_row(*cells)
+    return table
+
+
+def _network(analysis: Analysis) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table("bases", "kept of A", box=box.SIMPLE_HEAD, title="the whole network")
+    for name in ("parameters", "", "MACs", ""):
+        table.add_column(name, justify="right")
     table.add_row("dense", "", f"{analysis.params:,}", "", f"{analysis.macs / 1e6:,.1f} M", "")
     for row in (*analysis.by_bases, *analysis.pruned):
         table.add_row(
@@ -80,10 +122,9 @@ def _show(analysis: Analysis, bases: int) -> None:
             f"{row.macs / 1e6:,.1f} M",
             f"{row.macs / analysis.macs - 1:+.1%}",
         )
-    console.print(table)
-    console.print(
-        "The last rows take the paper's share of non-zeros, at random places and before whole channels are removed.",
-        highlight=False,
-    )
-    for warning in analysis.warnings:
-        console.print(f"note: {warning}", style="yellow", markup=False, highlight=False)
+    return table
+
+
+def _bars(shares: Sequence[float]) -> str:
+    """A bar per share of the largest, in one line of text."""
+    return "".join("▁▂▃▄▅▆▇█"[min(7, int(8 * share))] for share in shares)

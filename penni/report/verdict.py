@@ -34,6 +34,11 @@ def verdict(run: Findings, measured: Measurements) -> list[str]:
     so_far = "" if run.finished else " so far"
     cost = f"no accuracy was lost{so_far}" if points >= 0 else f"that cost {-points:.2f} points of accuracy{so_far}"
     sentences.append(f"Test accuracy went from {first['test_accuracy']:.2%} to {last['test_accuracy']:.2%}: {cost}.")
+    sentences += [
+        f"The target {met['target']} was set; the network ended {abs(met['difference']):.2%} "
+        f"{'above' if met['difference'] > 0 else 'below'} it."
+        for met in last.get("targets", ())
+    ]
     sentences += _speed(run, measured)
     sentences += _limits(run, measured)
     return sentences
