@@ -86,6 +86,8 @@ def compress(
             torch.manual_seed(chosen.seed)  # a model without weights is the same in every process and every run
             network = open_model(name, weights, source)
             notes = {
+                # Where on this machine a checkpoint lay says nothing on another.
+                "model": Path(name).name if Path(name).is_absolute() else name,
                 "data": data_name,
                 "data_dir": str(data_dir) if data_dir else None,
                 "normalise": normalise,
