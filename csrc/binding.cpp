@@ -35,9 +35,9 @@ void check_array(const Array& array, const penni::Shape& shape, int64_t batch) {
 }
 
 std::vector<double> run(Held& self, const std::vector<Input>& inputs, const std::vector<Output>& outputs, int64_t batch,
-                        bool timed) {
+                        int64_t at_once, bool timed) {
     const penni::Plan& plan = self.engine.plan();
-    if (batch < 1 || batch > (1 << 24)) throw nb::value_error("the batch is empty or too large");
+    if (batch < 1 || batch > (1 << 24) || at_once < 1) throw nb::value_error("the batch is empty or too large");
     if (inputs.size() != plan.inputs.size() || outputs.size() != plan.outputs.size()) {
         throw nb::value_error("the number of inputs or outputs is not the network's");
     }
@@ -54,7 +54,7 @@ std::vector<double> run(Held& self, const std::vector<Input>& inputs, const std:
     std::vector<double> times(timed ? plan.steps.size() : 0);
     {
         const nb::gil_scoped_release release;
-        self.engine.run(from.data(), to.data(), batch, timed ? times.data() : nullptr);
+        self.engine.run(from.data(), to.data(), batch, at_once, timed ? times.data() : nullptr);
     }
     return times;
 }
@@ -75,8 +75,13 @@ NB_MODULE(_native, module) {
         "chosen", [] { return std::string(penni::choose_kernels().name); }, "The kernel set a new engine uses.");
     nb::class_<Held>(module, "Engine")
         .def(nb::init<const Words&, const Bytes&, int>(), nb::arg("words"), nb::arg("weights"), nb::arg("threads"))
-        .def("run", &run, nb::arg("inputs"), nb::arg("outputs"), nb::arg("batch"), nb::arg("timed") = false)
-        .def("arena_bytes", [](const Held& self, int64_t batch) { return self.engine.arena_bytes(batch); })
+        .def("run", &run, nb::arg("inputs"), nb::arg("outputs"), nb::arg("batch"), nb::arg("at_once"), nb::arg("timed") = false)
+        .def("arena_bytes",
+             [](const Held& self, int64_t batch, int64_t at_once) {
+                 if (batch < 1 || at_once < 1) throw nb::value_error("the batch is empty");
+                 return self.engine.arena_bytes(batch, at_once);
+             })
+        .def_prop_ro("images_for_cache", [](const Held& self) { return self.engine.images_for_cache(); })
         .def_prop_ro("threads", [](const Held& self) { return self.engine.threads(); })
         .def_prop_ro("isa", [](const Held& self) { return std::string(self.engine.kernels().name); });
 }

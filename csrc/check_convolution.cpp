@@ -54,7 +54,9 @@ void read_blocks(Step& step, int64_t at) {
             refuse(at, "has blocks that leave out or repeat rows");
         }
         const int64_t rows = block.row_end - block.row_begin, lines = block.line_end - block.line_begin;
-        starts += c.combine == Combine::kShared ? (rows + kSharedRows - 1) / kSharedRows * kSharedWords : rows + 1;
+        starts += c.combine == Combine::kShared   ? (rows + kSharedRows - 1) / kSharedRows * kSharedWords
+                  : c.combine == Combine::kSliced ? (rows + kSliceRows - 1) / kSliceRows * kSliceWords
+                                                  : rows + 1;
         weights += (padded ? (rows + kPanelOutputs - 1) / kPanelOutputs * kPanelOutputs : rows) * lines;
         c.most_lines = std::max(c.most_lines, lines);
         c.blocks.push_back(block);
@@ -62,8 +64,9 @@ void read_blocks(Step& step, int64_t at) {
     if (c.blocks.back().row_end != c.rows) refuse(at, "has blocks that leave out or repeat rows");
     if (padded && c.blocks.size() != 1) refuse(at, "has more blocks than its kernel takes");
     // Rows are shared out among threads by whole groups, counted from the first row.
-    if (c.combine == Combine::kShared && c.blocks.front().row_end != c.rows) refuse(at, "has groups of rows in parts");
-    if (c.combine == Combine::kSparse || c.combine == Combine::kShared) {
+    const bool grouped = c.combine == Combine::kShared || c.combine == Combine::kSliced;
+    if (grouped && c.blocks.front().row_end != c.rows) refuse(at, "has groups of rows in parts");
+    if (grouped || c.combine == Combine::kSparse) {
         if (step.tensors[4].count != starts) refuse(at, "has a broken list of row starts");
     } else if (step.tensors[6].count != weights) {
         refuse(at, "has weights of another size than its rows");
@@ -109,6 +112,42 @@ void check_shared(Step& step, int64_t at) {
                 if (c.index[i] >= lines) refuse(at, "has an index outside its lines");
             }
         }
+    }
+}
+
+// Every row stands in one slice of every block, within its window.
+void check_sliced(Step& step, int64_t at) {
+    Convolution& c = step.conv;
+    const int64_t entries = step.tensors[6].count;
+    if (step.tensors[5].count != entries || entries > std::numeric_limits<uint32_t>::max()) {
+        refuse(at, "has as many indices as it should not");
+    }
+    const int64_t slices = (c.rows + kSliceRows - 1) / kSliceRows;
+    for (const Block& block : c.blocks) {
+        const uint32_t lines = block.line_end - block.line_begin;
+        const uint32_t* slice = c.row_start + block.row_start;
+        std::vector<bool> met(static_cast<size_t>(c.rows), false);
+        int64_t rows = 0;
+        for (int64_t s = 0; s < slices; ++s, slice += kSliceWords) {
+            const int64_t used = static_cast<int64_t>(slice[1]) * kSliceRows;
+            if (slice[0] > entries - std::min(entries, used) || used > entries) {
+                refuse(at, "has a group of rows beyond its entries");
+            }
+            for (int64_t i = slice[0]; i < slice[0] + used; ++i) {
+                if (c.index[i] >= lines) refuse(at, "has an index outside its lines");
+            }
+            const int64_t window = s * kSliceRows / kSliceWindow;
+            for (int64_t r = 0; r < kSliceRows; ++r) {
+                const uint32_t row = slice[2 + r];
+                if (row == kNoRow && r > 0 && s == slices - 1) continue;
+                if (row >= c.rows || row / kSliceWindow != window || met[row]) {
+                    refuse(at, "has blocks that leave out or repeat rows");
+                }
+                met[row] = true;
+                ++rows;
+            }
+        }
+        if (rows != c.rows) refuse(at, "has blocks that leave out or repeat rows");
     }
 }
 
@@ -337,6 +376,7 @@ void check_convolution(Step& step, int64_t at, const Plan& plan) {
         read_blocks(step, at);
         if (c.combine == Combine::kSparse) check_entries(step, at);
         if (c.combine == Combine::kShared) check_shared(step, at);
+        if (c.combine == Combine::kSliced) check_sliced(step, at);
         if (c.most_lines * c.tile > kMostScratch || c.rows > kMostScratch / c.tile) refuse(at, "needs too much scratch");
         c.scratch_lines = c.most_lines * c.tile + 64;
         c.scratch_partial = c.rows * c.tile + 64;

@@ -53,12 +53,16 @@ using Clock = std::chrono::steady_clock;
 double since(Clock::time_point start) { return std::chrono::duration<double, std::micro>(Clock::now() - start).count(); }
 
 constexpr int64_t kMostKept = 8;
+// What activations may take of a second-level cache, in floats: coefficients want their part of it.
+constexpr int64_t kCacheFloats = (768 << 10) / sizeof(float);
+constexpr int64_t kMostAtOnce = 64;
 
 }  // namespace
 
 struct Context {
     Floats arena, scratch;
     std::vector<float*> values, buffers, workers;
+    std::vector<double> microseconds;
 #if defined(PENNI_FUZZ)
     // Every value and every worker's scratch on its own, so that the sanitizer sees a step leave its own.
     std::vector<std::unique_ptr<Floats>> apart;
@@ -78,11 +82,17 @@ Engine::Engine(const int64_t* words, int64_t count, const uint8_t* weights, int6
 
 Engine::~Engine() = default;
 
-int64_t Engine::arena_bytes(int64_t batch) const {
-    return (plan_.arena * batch + plan_.scratch * threads_) * static_cast<int64_t>(sizeof(float));
+int64_t Engine::arena_bytes(int64_t batch, int64_t at_once) const {
+    const int64_t images = std::min(batch, at_once);
+    const int64_t arenas = apart((batch + images - 1) / images) ? threads_ : 1;
+    return (plan_.arena * images * arenas + plan_.scratch * threads_) * static_cast<int64_t>(sizeof(float));
 }
 
-std::unique_ptr<Context> Engine::take(int64_t batch) {
+int64_t Engine::images_for_cache() const {
+    return std::clamp<int64_t>(kCacheFloats / std::max<int64_t>(1, plan_.arena), 1, kMostAtOnce);
+}
+
+std::unique_ptr<Context> Engine::take(int64_t images, int workers) {
     std::unique_ptr<Context> context;
     {
         const std::lock_guard<std::mutex> lock(mutex_);
@@ -92,13 +102,13 @@ std::unique_ptr<Context> Engine::take(int64_t batch) {
         }
     }
     if (!context) context = std::make_unique<Context>();
-    if (batch < 1 || plan_.arena > (int64_t{1} << 40) / batch) throw std::invalid_argument("the batch is empty or too large");
-    context->arena.reserve(plan_.arena * batch + 16);
+    context->arena.reserve(plan_.arena * images + 16);
     const int64_t each = (plan_.scratch + 127) / 16 * 16;
-    context->scratch.reserve(each * threads_);
+    context->scratch.reserve(each * workers);
     context->workers.clear();
-    for (int worker = 0; worker < threads_; ++worker) context->workers.push_back(context->scratch.data() + worker * each);
+    for (int worker = 0; worker < workers; ++worker) context->workers.push_back(context->scratch.data() + worker * each);
 #if defined(PENNI_FUZZ)
+    context->apart.clear();
     for (float*& worker : context->workers) worker = context->alone(plan_.scratch);
 #endif
     return context;
@@ -106,18 +116,24 @@ std::unique_ptr<Context> Engine::take(int64_t batch) {
 
 void Engine::give_back(std::unique_ptr<Context> context) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (static_cast<int64_t>(idle_.size()) < kMostKept) idle_.push_back(std::move(context));
+    if (static_cast<int64_t>(idle_.size()) < std::max<int64_t>(kMostKept, threads_)) idle_.push_back(std::move(context));
 }
 
-void Engine::bind(Context& context, const float* const* inputs, int64_t batch) const {
+void Engine::bind(Context& context, const Piece& piece) const {
     context.buffers.clear();
     for (const Buffer& buffer : plan_.buffers) {
-        // Inputs are read where the caller has them; no step writes to one.
-        context.buffers.push_back(buffer.input >= 0 ? const_cast<float*>(inputs[buffer.input])
-                                                    : context.arena.data() + buffer.offset * batch);
+        float* start = nullptr;  // of a value that is kept elsewhere
+        if (buffer.input >= 0) {
+            // Inputs are read where the caller has them; no step writes to one.
+            const int64_t size = plan_.values[plan_.inputs[buffer.input]].shape.size();
+            start = const_cast<float*>(piece.inputs[buffer.input]) + piece.first * size;
+        } else if (buffer.offset >= 0) {
+            start = context.arena.data() + buffer.offset * piece.images;
 #if defined(PENNI_FUZZ)
-        if (buffer.input < 0) context.buffers.back() = context.alone(buffer.size * batch);
+            start = context.alone(buffer.size * piece.images);
 #endif
+        }
+        context.buffers.push_back(start);
     }
     context.values.clear();
     for (const Value& value : plan_.values) {
@@ -125,13 +141,10 @@ void Engine::bind(Context& context, const float* const* inputs, int64_t batch) c
     }
 }
 
-void Engine::run(const float* const* inputs, float* const* outputs, int64_t batch, double* microseconds) {
-    std::unique_ptr<Context> context = take(batch);
-    bind(*context, inputs, batch);
-    std::unique_lock<std::mutex> turn;
-    if (pool_) turn = std::unique_lock<std::mutex>(pool_->busy(), std::try_to_lock);
-    const Running running{plan_, kernels_, turn.owns_lock() ? pool_.get() : nullptr, batch, context->values.data(),
-                          context->buffers.data(), context->workers.data()};
+void Engine::run_piece(Context& context, const Piece& piece, ThreadPool* pool, double* microseconds) const {
+    bind(context, piece);
+    const Running running{plan_, kernels_, pool, piece.images, context.values.data(), context.buffers.data(),
+                          context.workers.data()};
     for (size_t i = 0; i < plan_.steps.size(); ++i) {
         const Step& step = plan_.steps[i];
         const auto start = microseconds ? Clock::now() : Clock::time_point();
@@ -140,14 +153,50 @@ void Engine::run(const float* const* inputs, float* const* outputs, int64_t batc
         } else {
             run_simple(running, step);
         }
-        if (microseconds) microseconds[i] = since(start);
+        if (microseconds) microseconds[i] += since(start);
     }
     for (size_t i = 0; i < plan_.outputs.size(); ++i) {
-        const Value& value = plan_.values[plan_.outputs[i]];
-        std::memcpy(outputs[i], context->values[plan_.outputs[i]],
-                    static_cast<size_t>(value.shape.size() * batch) * sizeof(float));
+        const int64_t size = plan_.values[plan_.outputs[i]].shape.size();
+        std::memcpy(piece.outputs[i] + piece.first * size, context.values[plan_.outputs[i]],
+                    static_cast<size_t>(size * piece.images) * sizeof(float));
     }
-    give_back(std::move(context));
+}
+
+void Engine::run(const float* const* inputs, float* const* outputs, int64_t batch, int64_t at_once,
+                 double* microseconds) {
+    if (batch < 1 || at_once < 1 || plan_.arena > (int64_t{1} << 40) / batch) {
+        throw std::invalid_argument("the batch is empty or too large");
+    }
+    const int64_t images = std::min(batch, at_once), pieces = (batch + images - 1) / images;
+    const auto piece_of = [&](int64_t piece) {
+        return Piece{inputs, outputs, piece * images, std::min(images, batch - piece * images)};
+    };
+    std::unique_lock<std::mutex> turn;
+    if (pool_) turn = std::unique_lock<std::mutex>(pool_->busy(), std::try_to_lock);
+    ThreadPool* const pool = turn.owns_lock() ? pool_.get() : nullptr;
+    if (microseconds) std::fill(microseconds, microseconds + plan_.steps.size(), 0.0);
+    const int64_t own = pool ? apart(pieces) : 0;
+    if (own > 0) {
+        std::vector<std::unique_ptr<Context>> contexts;
+        for (int worker = 0; worker < threads_; ++worker) {
+            contexts.push_back(take(images, 1));
+            contexts.back()->microseconds.assign(microseconds ? plan_.steps.size() : 0, 0.0);
+        }
+        pool->run(own, [&](int64_t piece, int worker) {
+            Context& context = *contexts[static_cast<size_t>(worker)];
+            run_piece(context, piece_of(piece), nullptr, microseconds ? context.microseconds.data() : nullptr);
+        });
+        for (std::unique_ptr<Context>& context : contexts) {
+            // So many steps ran at the same time.
+            for (size_t i = 0; i < context->microseconds.size(); ++i) microseconds[i] += context->microseconds[i] / threads_;
+            give_back(std::move(context));
+        }
+    }
+    if (own < pieces) {
+        std::unique_ptr<Context> context = take(images, threads_);
+        for (int64_t piece = own; piece < pieces; ++piece) run_piece(*context, piece_of(piece), pool, microseconds);
+        give_back(std::move(context));
+    }
 }
 
 }  // namespace penni

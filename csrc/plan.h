@@ -29,7 +29,7 @@ enum class Op : int64_t {
     kOps
 };
 
-enum class Combine : int64_t { kSparse = 0, kDense, kOutputs, kDepthwise, kShared, kMixFirst, kKinds };
+enum class Combine : int64_t { kSparse = 0, kDense, kOutputs, kDepthwise, kShared, kMixFirst, kSliced, kKinds };
 
 struct Shape {
     int64_t channels, height, width;
@@ -72,7 +72,8 @@ struct Convolution {
     const float* basis;
     const uint32_t* lines;
     std::vector<Block> blocks;
-    const uint32_t* row_start;  // or, of rows that share lines, what `SharedRows` calls `group`
+    // Or what `SharedRows` calls `group`, or `SlicedRows` `slice`.
+    const uint32_t* row_start;
     const uint16_t* index;
     const float* weight;
     double macs;  // of one image

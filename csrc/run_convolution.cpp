@@ -59,6 +59,7 @@ class Runner {
         const int64_t align = conv_.combine == Combine::kDense     ? kPanelRows
                               : conv_.combine == Combine::kOutputs ? kPanelOutputs
                               : conv_.combine == Combine::kShared  ? kSharedRows
+                              : conv_.combine == Combine::kSliced  ? kSliceWindow
                                                                    : 1;
         const int64_t units = (conv_.rows + align - 1) / align;
         const double work = conv_.macs / 8 * static_cast<double>(running_.batch);
@@ -296,6 +297,9 @@ class Runner {
         } else if (conv_.combine == Combine::kShared) {
             running_.kernels.shared_rows({lines, finish, begin, end, conv_.row_start + block.row_start, conv_.index,
                                           conv_.weight});
+        } else if (conv_.combine == Combine::kSliced) {
+            running_.kernels.sliced_rows({lines, finish, begin / kSliceRows, (end + kSliceRows - 1) / kSliceRows,
+                                          conv_.row_start + block.row_start, conv_.index, conv_.weight});
         } else if (conv_.combine == Combine::kDense) {
             running_.kernels.dense_rows({lines, finish, begin, end, block.row_begin, block.row_end, count,
                                          conv_.weight + block.weight});

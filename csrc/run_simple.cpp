@@ -73,10 +73,12 @@ void run_pool(const At& at) {
         return;
     }
     const int64_t reach = (pool.out_width - 1) * pool.stride_w + (pool.kernel_w - 1) * pool.dilation_w + 1;
-    pool.row_size = (std::max(reach, pool.left + pool.width) + 15) / 16 * 16;
+    // The last vector of a row may read two more than it needs.
+    pool.row_size = (std::max(reach, pool.left + pool.width) + 15) / 16 * 16 + 32;
     at.each_plane([&](int64_t image, int64_t channel, float* out) {
         thread_local std::vector<float> row;
-        if (static_cast<int64_t>(row.size()) < pool.row_size) row.resize(static_cast<size_t>(pool.row_size));
+        const auto size = static_cast<size_t>(pool.row_size * kPoolRows);
+        if (row.size() < size) row.resize(size);
         Pool one = pool;
         one.row = row.data();
         one.input = at.plane(image, channel);

@@ -14,7 +14,11 @@ using penni::kPanelRows;
 using penni::kSharedRows;
 using penni::kSharedSets;
 using penni::kSharedWords;
+using penni::kNoRow;
+using penni::kSliceRows;
+using penni::kSliceWords;
 using penni::SharedRows;
+using penni::SlicedRows;
 using penni::SparseRows;
 
 // What a row starts from: its bias, or what the lines before these gave.
@@ -123,12 +127,16 @@ void sparse_rows(const SparseRows& a) {
     }
 }
 
+// Weights come from far away and are read once: so many entries ahead they are asked for.
+constexpr int64_t kAhead = 512;
+
 // The lines that just these rows of a group read.
 template <int Rows, int P>
 PENNI_INLINE void shared_set(const SharedRows& a, int64_t at, int64_t lines, const uint16_t*& index,
                              const float*& coefficient, Vec (&sum)[kSharedRows][P]) {
     for (; lines > 0; --lines, ++index) {
         const float* line = a.lines.data + *index * a.lines.stride + at;
+        __builtin_prefetch(coefficient + kAhead);
         Vec value[P];
 #pragma GCC unroll 16
         for (int p = 0; p < P; ++p) value[p] = Vec::load(line + p * Vec::kLanes);
@@ -185,6 +193,71 @@ void shared_rows(const SharedRows& a) {
             switch (vectors) {
                 case 1: shared_chunk<1>(a, at, count); break;
                 default: shared_chunk<2>(a, at, count); break;
+            }
+        }
+        at += count;
+    }
+}
+
+template <int P>
+void sliced_chunk(const SlicedRows& a, int64_t at, int64_t count) {
+    const float* lines = a.lines.data + at;
+    const int64_t stride = a.lines.stride;
+    for (int64_t s = a.begin; s < a.end; ++s) {
+        const uint32_t* slice = a.slice + s * kSliceWords;
+        const uint32_t* row = slice + 2;
+        int64_t steps = slice[1];
+        if (steps == 0 && !a.finish.first && !a.finish.last) continue;
+        const uint16_t* index = a.index + slice[0];
+        const float* coefficient = a.coefficient + slice[0];
+        Vec sum[kSliceRows][P];
+        // What stands for a row that is not there starts as a copy and is not kept.
+#pragma GCC unroll 4
+        for (int r = 0; r < kSliceRows; ++r) {
+            start_row<P>(a.finish, row[r] == kNoRow ? row[0] : row[r], at, stride, sum[r]);
+        }
+        for (; steps > 0; --steps, index += kSliceRows, coefficient += kSliceRows) {
+            __builtin_prefetch(coefficient + kAhead);
+            __builtin_prefetch(index + kAhead);
+#pragma GCC unroll 4
+            for (int r = 0; r < kSliceRows; ++r) {
+                const float* line = lines + index[r] * stride;
+                const Vec weight = Vec::broadcast(coefficient[r]);
+#pragma GCC unroll 16
+                for (int p = 0; p < P; ++p) sum[r][p] = fma(weight, Vec::load(line + p * Vec::kLanes), sum[r][p]);
+            }
+        }
+#pragma GCC unroll 4
+        for (int r = 0; r < kSliceRows; ++r) {
+            if (row[r] != kNoRow) finish_row<P>(a.finish, row[r], at, stride, count, sum[r]);
+        }
+    }
+}
+
+void sliced_rows(const SlicedRows& a) {
+    // Four rows of so many vectors fill the registers.
+    constexpr int64_t kWidest = Vec::kRegisters == 32 ? 7 : 3;
+    const int64_t positions = a.lines.positions;
+    for (int64_t at = 0; at < positions;) {
+        const int64_t left = (positions - at + Vec::kLanes - 1) / Vec::kLanes;
+        const int64_t chunks = (left + kWidest - 1) / kWidest;
+        const int64_t vectors = (left + chunks - 1) / chunks;
+        const int64_t count = least(positions - at, vectors * Vec::kLanes);
+        if constexpr (kWidest == 7) {
+            switch (vectors) {
+                case 1: sliced_chunk<1>(a, at, count); break;
+                case 2: sliced_chunk<2>(a, at, count); break;
+                case 3: sliced_chunk<3>(a, at, count); break;
+                case 4: sliced_chunk<4>(a, at, count); break;
+                case 5: sliced_chunk<5>(a, at, count); break;
+                case 6: sliced_chunk<6>(a, at, count); break;
+                default: sliced_chunk<7>(a, at, count); break;
+            }
+        } else {
+            switch (vectors) {
+                case 1: sliced_chunk<1>(a, at, count); break;
+                case 2: sliced_chunk<2>(a, at, count); break;
+                default: sliced_chunk<3>(a, at, count); break;
             }
         }
         at += count;

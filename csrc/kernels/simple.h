@@ -5,6 +5,7 @@
 
 namespace {
 
+using penni::kPoolRows;
 using penni::Pool;
 
 // e^x to a few units in the last place; below -87 it gives the smallest normal number's neighbourhood, above 88 it saturates.
@@ -118,14 +119,18 @@ PENNI_INLINE void pool_columns(const Pool& a, const float* from, float* out, int
     if constexpr (Step == 2) {
         // Two vectors of the row give one of every second column.
         const int64_t reach = (a.kernel_w - 1) * a.dilation_w + 2 * Vec::kLanes;
-        for (; done + Vec::kLanes <= count && 2 * done + reach <= a.row_size; done += Vec::kLanes) {
+        for (; done < count && 2 * done + reach <= a.row_size; done += Vec::kLanes) {
             Vec total = evens(Vec::load(from + 2 * done), Vec::load(from + 2 * done + Vec::kLanes));
             for (int64_t j = 1; j < a.kernel_w; ++j) {
                 const float* shifted = from + j * a.dilation_w + 2 * done;
                 const Vec value = evens(Vec::load(shifted), Vec::load(shifted + Vec::kLanes));
                 total = Maximum ? max(total, value) : total + value;
             }
-            total.store(out + done);
+            if (done + Vec::kLanes <= count) {
+                total.store(out + done);
+            } else {
+                total.store(out + done, count - done);
+            }
         }
     }
     for (int64_t c = done; c < count; ++c) out[c] = from[c * step];
@@ -142,52 +147,69 @@ PENNI_INLINE void pool_columns(const Pool& a, const float* from, float* out, int
     }
 }
 
+// What changes nothing: columns outside the image hold it, and those of windows past its end.
+template <bool Maximum>
+PENNI_INLINE Vec neutral_value() { return Vec::broadcast(Maximum ? -__builtin_inff() : 0.0f); }
+
+// The rows of an output row's windows, reduced to one.
+template <bool Maximum>
+PENNI_INLINE void pool_rows(const Pool& a, int64_t row, float* reduced) {
+    const int64_t y = row * a.stride_h - a.top;
+    float* const image = reduced + a.left;
+    for (int64_t at = 0; at < a.width; at += Vec::kLanes) {
+        const int64_t count = least(Vec::kLanes, a.width - at);
+        Vec total = neutral_value<Maximum>();
+        for (int64_t i = 0; i < a.kernel_h; ++i) {
+            const int64_t r = y + i * a.dilation_h;
+            if (r < 0 || r >= a.height) continue;
+            const float* line = a.input + r * a.width + at;
+            const Vec value = count == Vec::kLanes ? Vec::load(line) : Vec::load(line, 0, count);
+            // The running maximum comes first: the instruction then hands on a value that is not a number.
+            total = Maximum ? max(total, value) : total + value;
+        }
+        if (count == Vec::kLanes) {
+            total.store(image + at);
+        } else {
+            total.store(image + at, count);
+        }
+    }
+}
+
+// The output row, from its reduced row.
+template <bool Maximum>
+PENNI_INLINE void pool_row(const Pool& a, int64_t row, const float* reduced) {
+    float* out = a.output + row * a.out_width;
+    switch (a.stride_w) {
+        case 1: pool_columns<Maximum, 1>(a, reduced, out, a.out_width); break;
+        case 2: pool_columns<Maximum, 2>(a, reduced, out, a.out_width); break;
+        default: pool_columns<Maximum, 0>(a, reduced, out, a.out_width); break;
+    }
+    if (Maximum) return;
+    const int64_t y = row * a.stride_h - a.top;
+    for (int64_t column = 0; column < a.out_width; ++column) {
+        const int64_t x = column * a.stride_w - a.left;
+        int64_t divisor = a.divisor;
+        if (!divisor && a.count_padding) {
+            // A window that hangs over the padded edge (ceil mode) divides by the part within the padding.
+            divisor = (least(y + a.kernel_h, a.height + a.bottom) - y) *
+                      (least(x + a.kernel_w, a.width + a.right) - x);
+        } else if (!divisor) {
+            divisor = (least(y + a.kernel_h, a.height) - greatest(y, 0)) *
+                      (least(x + a.kernel_w, a.width) - greatest(x, 0));
+        }
+        out[column] = divisor > 0 ? out[column] / static_cast<float>(divisor) : 0.0f;
+    }
+}
+
 template <bool Maximum>
 void pool_plane(const Pool& a) {
-    // Columns outside the image, and those of windows past its end, hold what changes nothing.
-    const float nothing = Maximum ? -__builtin_inff() : 0.0f;
-    const Vec neutral = Vec::broadcast(nothing);
-    for (int64_t at = 0; at < a.row_size; at += Vec::kLanes) neutral.store(a.row + at);
-    float* const image = a.row + a.left;
-    for (int64_t row = 0; row < a.out_height; ++row) {
-        const int64_t y = row * a.stride_h - a.top;
-        for (int64_t at = 0; at < a.width; at += Vec::kLanes) {
-            const int64_t count = least(Vec::kLanes, a.width - at);
-            Vec total = neutral;
-            for (int64_t i = 0; i < a.kernel_h; ++i) {
-                const int64_t r = y + i * a.dilation_h;
-                if (r < 0 || r >= a.height) continue;
-                const float* line = a.input + r * a.width + at;
-                const Vec value = count == Vec::kLanes ? Vec::load(line) : Vec::load(line, 0, count);
-                // The running maximum comes first: the instruction then hands on a value that is not a number.
-                total = Maximum ? max(total, value) : total + value;
-            }
-            if (count == Vec::kLanes) {
-                total.store(image + at);
-            } else {
-                total.store(image + at, count);
-            }
-        }
-        float* out = a.output + row * a.out_width;
-        switch (a.stride_w) {
-            case 1: pool_columns<Maximum, 1>(a, a.row, out, a.out_width); break;
-            case 2: pool_columns<Maximum, 2>(a, a.row, out, a.out_width); break;
-            default: pool_columns<Maximum, 0>(a, a.row, out, a.out_width); break;
-        }
-        if (Maximum) continue;
-        for (int64_t column = 0; column < a.out_width; ++column) {
-            const int64_t x = column * a.stride_w - a.left;
-            int64_t divisor = a.divisor;
-            if (!divisor && a.count_padding) {
-                // A window that hangs over the padded edge (ceil mode) divides by the part within the padding.
-                divisor = (least(y + a.kernel_h, a.height + a.bottom) - y) *
-                          (least(x + a.kernel_w, a.width + a.right) - x);
-            } else if (!divisor) {
-                divisor = (least(y + a.kernel_h, a.height) - greatest(y, 0)) *
-                          (least(x + a.kernel_w, a.width) - greatest(x, 0));
-            }
-            out[column] = divisor > 0 ? out[column] / static_cast<float>(divisor) : 0.0f;
-        }
+    const Vec neutral = neutral_value<Maximum>();
+    for (int64_t at = 0; at < kPoolRows * a.row_size; at += Vec::kLanes) neutral.store(a.row + at);
+    // Some rows ahead: what was just stored cannot yet be read at another alignment without a wait.
+    for (int64_t ahead = 0; ahead < a.out_height; ahead += kPoolRows) {
+        const int64_t end = least(a.out_height, ahead + kPoolRows);
+        for (int64_t row = ahead; row < end; ++row) pool_rows<Maximum>(a, row, a.row + (row - ahead) * a.row_size);
+        for (int64_t row = ahead; row < end; ++row) pool_row<Maximum>(a, row, a.row + (row - ahead) * a.row_size);
     }
 }
 

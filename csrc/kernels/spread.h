@@ -14,25 +14,43 @@ using penni::TapLines;
 constexpr bool kReadsMasked = true;
 PENNI_INLINE Vec load_masked(const float* p, uint16_t mask) { return {_mm512_maskz_loadu_ps(mask, p)}; }
 
+constexpr int64_t kLinesAhead = 12;
+
 template <int P>
 PENNI_INLINE void tap_chunk(const TapLines& a, int64_t at) {
     const float* image = a.image + at;
     const uint16_t* masks = a.masks + at / Vec::kLanes;
+    const uint32_t taps = static_cast<uint32_t>(a.taps);
     float* out = a.out + at;
     for (int64_t i = 0; i < a.count; ++i, out += a.stride) {
-        const uint32_t taps = static_cast<uint32_t>(a.taps), channel = a.lines[i] / taps, tap = a.lines[i] % taps;
+        const uint32_t channel = a.lines[i] / taps, tap = a.lines[i] % taps;
         const float* from = image + channel * a.channel_size + a.tap_offset[tap];
         const uint16_t* mask = masks + tap * a.mask_stride;
+        // Too short a run of each channel is read for the processor to see a pattern.
+        const float* later = image + a.lines[least(i + kLinesAhead, a.count - 1)] / taps * a.channel_size;
+#pragma GCC unroll 8
+        for (int p = 0; p < P; ++p) __builtin_prefetch(later + p * Vec::kLanes);
 #pragma GCC unroll 8
         for (int p = 0; p < P; ++p) load_masked(from + p * Vec::kLanes, mask[p]).store(out + p * Vec::kLanes);
     }
 }
 
 void tap_lines(const TapLines& a) {
-    const int64_t vectors = (a.positions + Vec::kLanes - 1) / Vec::kLanes;
-    int64_t v = 0;
-    for (; v + 4 <= vectors; v += 4) tap_chunk<4>(a, v * Vec::kLanes);
-    for (; v < vectors; ++v) tap_chunk<1>(a, v * Vec::kLanes);
+    for (int64_t at = 0; at < a.positions;) {
+        const int64_t left = (a.positions - at + Vec::kLanes - 1) / Vec::kLanes;
+        const int64_t chunks = (left + 7) / 8, vectors = (left + chunks - 1) / chunks;
+        switch (vectors) {
+            case 1: tap_chunk<1>(a, at); break;
+            case 2: tap_chunk<2>(a, at); break;
+            case 3: tap_chunk<3>(a, at); break;
+            case 4: tap_chunk<4>(a, at); break;
+            case 5: tap_chunk<5>(a, at); break;
+            case 6: tap_chunk<6>(a, at); break;
+            case 7: tap_chunk<7>(a, at); break;
+            default: tap_chunk<8>(a, at); break;
+        }
+        at += vectors * Vec::kLanes;
+    }
 }
 constexpr auto kTapLines = &tap_lines;
 

@@ -70,6 +70,24 @@ constexpr int64_t kSharedRows = 4;
 constexpr int64_t kSharedSets = (1 << kSharedRows) - 1;
 constexpr int64_t kSharedWords = 2 + kSharedSets;
 
+// Rows four at a time, each with its own lines: rows of about as many entries stand together, the shorter ones filled
+// up with zeros, so that one loop serves four rows. Where its end comes is foreseen wrongly once for the four of them.
+struct SlicedRows {
+    Lines lines;
+    Finish finish;
+    int64_t begin, end;  // slices
+    // kSliceWords numbers per slice: where its entries begin, how many entries each row has, and the rows.
+    const uint32_t* slice;
+    const uint16_t* index;     // line of each entry: first of all four rows, then second of all four, …
+    const float* coefficient;
+};
+
+constexpr int64_t kSliceRows = 4;
+constexpr int64_t kSliceWords = 2 + kSliceRows;
+constexpr uint32_t kNoRow = 0xffffffff;  // in the last slice
+// Rows are sorted within so many neighbours, so that threads can share them out.
+constexpr int64_t kSliceWindow = 64;
+
 struct DenseRows {
     Lines lines;
     Finish finish;
@@ -198,9 +216,11 @@ struct Pool {
     int64_t bottom, right;
     int64_t divisor;  // 0: the cells counted
     bool maximum, count_padding;
-    float* row;  // scratch for one row of the padded image
+    float* row;  // scratch for kPoolRows rows of the padded image
     int64_t row_size;
 };
+
+constexpr int64_t kPoolRows = 8;
 
 struct KernelTable {
     const char* name;
@@ -208,6 +228,7 @@ struct KernelTable {
     bool reads_masked;
     void (*sparse_rows)(const SparseRows&);
     void (*shared_rows)(const SharedRows&);
+    void (*sliced_rows)(const SlicedRows&);
     void (*dense_rows)(const DenseRows&);
     void (*dense_outputs)(const DenseOutputs&);
     void (*basis_lines)(const BasisLines&);

@@ -12,7 +12,7 @@ from penni._version import __version__
 from penni.engine import pack
 from penni.engine.costs import cost
 from penni.engine.engine import Engine
-from penni.engine.layout import prepare
+from penni.engine.layout import ALONE, SHARED, SLICED, prepare
 from penni.engine.narrow import DTYPES, holds, rounded
 from penni.engine.plan import Choice
 from penni.engine.program import Program, Sparse, Tensor
@@ -75,6 +75,7 @@ def build(
         "preprocessing": None,
         "origin": None,
         "tuned": None,
+        "at_once": None,
         **(extras or {}),
     }
     content = pack.encode(network, tensors, storage)
@@ -85,8 +86,7 @@ def build(
 
 def kernel_name(choice: Choice) -> str:
     """What the kernel is called in reports."""
-    rows = int(choice.get("rows", 1))
-    return str(choice["kernel"]) + (f" ×{rows}" if rows > 1 else "")
+    return str(choice["kernel"]) + {SHARED: " ×4", SLICED: " sliced"}.get(str(choice.get("sums", ALONE)), "")
 
 
 def check_dtype(dtype: str) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from penni.engine.build import build, check_dtype
 from penni.engine.engine import Engine, check_threads, usable_cores
 from penni.engine.lower import lower
-from penni.engine.plan import plan_by_cost, plan_by_measuring
+from penni.engine.plan import images_at_once_by_measuring, plan_by_cost, plan_by_measuring
 from penni.engine.program import Array
 from penni.errors import DiffersError, PenniError
 from penni.measure.count import evaluating
@@ -53,7 +53,9 @@ def compile(
     if origin is not None:
         extras["origin"] = asdict(origin)
     if tune:
-        plan = plan_by_measuring(program, count, torch.as_tensor(example_input).detach().cpu().float().numpy())
+        images = torch.as_tensor(example_input).detach().cpu().float().numpy()
+        plan = plan_by_measuring(program, count, images)
+        extras["at_once"] = images_at_once_by_measuring(program, plan, count, images)
         extras["tuned"] = {"threads": count, "batch": len(example_input), "cores": usable_cores()}
     else:
         plan = plan_by_cost(program, count)

@@ -47,11 +47,12 @@ class Engine:
             self.preprocessing: dict[str, Any] | None = _object(network["preprocessing"])
             self.origin: dict[str, Any] | None = _object(network["origin"])
             self.tuned: dict[str, Any] | None = _object(network["tuned"])
+            at_once = _number_at_once(network.get("at_once"))
             self._steps = [_native_step(step, packed.places) for step in network["steps"]]
             self._reports = [self._report(step) for step in network["steps"]]
             # The native side checks every size, offset and index once more before it runs anything.
             self._native = NativeEngine(
-                self._shapes, self._steps, [self._input], [self._output], packed.weights, self.threads
+                self._shapes, self._steps, [self._input], [self._output], packed.weights, self.threads, at_once
             )
         except PenniError as error:
             # The native side refuses without knowing the file.
@@ -82,6 +83,11 @@ class Engine:
     def isa(self) -> str:
         """The instruction set whose kernels run."""
         return str(self._native.isa)
+
+    @property
+    def images_at_once(self) -> int:
+        """How many images of a batch go through the network together."""
+        return self._native.at_once
 
     @property
     def size(self) -> int:
@@ -174,6 +180,12 @@ def _shape(value: Any) -> Shape:
     if not sizes or any(isinstance(size, bool) or not isinstance(size, int) or size < 1 for size in sizes):
         raise ValueError(f"{value!r} is not a shape")
     return sizes
+
+
+def _number_at_once(value: Any) -> int | None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**24):
+        raise ValueError(f"{value!r} is not a number of images")
+    return value
 
 
 def _object(value: Any) -> dict[str, Any] | None:

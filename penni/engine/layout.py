@@ -29,9 +29,12 @@ MIXED_FLOATS = (24576, 6144, 2048)
 MOST_LINES = 65535
 
 _COMBINE = {"two_stage": 0, "direct": 0, "dense": 1, "outputs": 2, "depthwise": 3, "mix_first": 5}
-_COMBINE_SHARED = 4
-# Rows that are summed at once where they share lines (csrc/kernels/table.h).
+# How a sparse kernel sums its rows: each by itself, or four at once: such as share lines, or any of about one length.
+ALONE, SHARED, SLICED = "alone", "shared", "sliced"
+_COMBINE_SUMS = {SHARED: 4, SLICED: 6}
+# Rows at once, and the neighbours among which rows of one length are looked for (csrc/kernels/table.h).
 SHARED_ROWS = 4
+SLICE_ROWS, SLICE_WINDOW, NO_ROW = 4, 64, 0xFFFFFFFF
 
 
 @dataclass(frozen=True)
@@ -61,9 +64,9 @@ def candidates(program: Program, step: Step, threads: int = 1) -> list[dict[str,
     for kernel in layer.kernels():
         for tile in layer.tiles(kernel):
             for lines in layer.lines(kernel, tile):
-                for rows in layer.rows_at_once(kernel):
-                    found.append({"kernel": kernel, "tile": tile, "lines": lines, "rows": rows})
-                    found[-1]["cost"] = layer.cost(kernel, tile, rows)
+                for sums in layer.sums(kernel):
+                    found.append({"kernel": kernel, "tile": tile, "lines": lines, "sums": sums})
+                    found[-1]["cost"] = layer.cost(kernel, tile, sums)
     found.sort(key=lambda choice: float(choice["cost"]))
     return found
 
@@ -170,13 +173,13 @@ class _Layer:
                 found.append(min(lines, made))
         return found
 
-    def rows_at_once(self, kernel: str) -> list[int]:
-        """How many rows a sparse kernel sums at once: four pay where many lines are read by several of the four."""
+    def sums(self, kernel: str) -> list[str]:
+        """How a sparse kernel can sum its rows; sharing lines pays where many are read by several of four rows."""
         if kernel not in ("two_stage", "direct") or self.groups > 1 or self.output[0] < SHARED_ROWS:
-            return [1]
-        return [1, SHARED_ROWS]
+            return [ALONE]
+        return [ALONE, SHARED, SLICED]
 
-    def cost(self, kernel: str, tile: int, rows: int = 1) -> float:
+    def cost(self, kernel: str, tile: int, sums: str = ALONE) -> float:
         """Vector operations of one image, weighed by what was measured (docs/engine-notes.md)."""
         vectors = -(-self.plane // 16)
         copies = self.input[0] * self.taps * 2.0 * vectors if self.taps > 1 else self.input[0] * 1.5 * vectors
@@ -184,7 +187,7 @@ class _Layer:
             return self.weights * 2.0 * vectors
         if kernel == "two_stage":
             first = self.input[0] * self.bases * self.taps
-            return (first * 1.3 + self._sum(self.input[0] * self.bases, rows)) * vectors
+            return (first * 1.3 + self._sum(self.input[0] * self.bases, sums)) * vectors
         if kernel == "mix_first":
             bands = -(-self.output[1] // max(1, tile // max(self.input[2], self.output[2])))
             again = (bands - 1) * (self.kernel[0] - 1) / self.output[1]  # rows mixed for two bands
@@ -195,19 +198,21 @@ class _Layer:
             convolved = self.pairs[1] * (self.taps * 1.3 + 6.0) + self.output[0] * 8.0
             return (convolved + self.nonzero * 1.7 * (1 + again) + copied) * vectors
         if kernel == "direct":
-            return self._sum(self.input[0] * self.taps, rows) * vectors + copies
+            return self._sum(self.input[0] * self.taps, sums) * vectors + copies
         if kernel == "outputs":
             return self.weights * (0.5 + self.plane / 14.0) + copies
         # Below four vectors a dense tile is bound by loading its weights.
         return self.weights * max(1.1 * vectors, 2.0) + copies
 
-    def _sum(self, lines: int, rows: int) -> float:
+    def _sum(self, lines: int, sums: str) -> float:
         """The sparse sums, per vector of positions: loads, arithmetic, and what each group of rows costs by itself."""
-        if rows == 1:
+        if sums == ALONE:
             return self.nonzero * 1.5
+        if sums == SLICED:
+            return self.nonzero * 1.4
         density = self.nonzero / max(1, lines * self.output[0])
-        groups = self.output[0] / rows
-        loaded = lines * (1 - (1 - density) ** rows) * groups
+        groups = self.output[0] / SHARED_ROWS
+        loaded = lines * (1 - (1 - density) ** SHARED_ROWS) * groups
         return loaded * 1.0 + self.nonzero * 0.5 + groups * 40
 
 
@@ -218,8 +223,8 @@ def _count(tensor: Array | Sparse) -> int:
 def _prepare_convolution(program: Program, step: Step, choice: Choice) -> NativeStep:
     layer = _Layer.of(program, step)
     kernel = str(choice["kernel"])
-    shared = int(choice.get("rows", 1)) > 1
-    sparse = _shared if shared else _sparse
+    sums = str(choice.get("sums", ALONE))
+    sparse = {ALONE: _sparse, SHARED: _shared, SLICED: _sliced}[sums]
     bias = program.dense(step, "bias")
     tensors = {
         "bias": np.zeros(layer.output[0], np.float32) if bias is None else bias,
@@ -255,7 +260,7 @@ def _prepare_convolution(program: Program, step: Step, choice: Choice) -> Native
         "dilation": list(step.attributes.get("dilation", (1, 1))),
         "activation": activation,
         "slope": slope,
-        "combine": _COMBINE_SHARED if shared else _COMBINE[kernel],
+        "combine": _COMBINE_SUMS.get(sums, _COMBINE[kernel]),
         "basis_lines": int(kernel == "two_stage"),
         "bases": max(1, layer.bases),
         "tile": int(choice["tile"]),
@@ -330,6 +335,54 @@ def _shared(layer: _Layer, row: Array, line: Array, value: Array, each: int, cho
         "row_start": words.astype(np.uint32).reshape(-1),
         "index": (at - table[of_group // groups, 0])[order].astype(np.uint16),
         "weight": np.ascontiguousarray(value[np.lexsort((member, place[read]))], np.float32),
+    }
+
+
+def _sliced(layer: _Layer, row: Array, line: Array, value: Array, each: int, choice: Choice) -> dict[str, Array]:
+    """The same for four rows at once that need not share anything: rows of about one length, filled up with zeros."""
+    lines, table, position, block = _blocked(layer, line, each, choice)
+    rows = layer.output[0]
+    slices = -(-rows // SLICE_ROWS)
+    lengths = np.zeros((len(table), rows), np.int64)
+    np.add.at(lengths, (block, row), 1)
+    # Longest first within each window of neighbours; what is missing in the last slice is no row.
+    windows = np.broadcast_to(np.arange(rows) // SLICE_WINDOW, lengths.shape)
+    order = np.lexsort((-lengths, windows), axis=1)
+    members = np.full((len(table), slices * SLICE_ROWS), NO_ROW, np.int64)
+    members[:, :rows] = order
+    steps = np.take_along_axis(lengths, order, axis=1)[:, ::SLICE_ROWS]
+    start = np.concatenate([[0], np.cumsum(steps.reshape(-1) * SLICE_ROWS)])
+    words = np.empty((len(table), slices, 2 + SLICE_ROWS), np.int64)
+    words[:, :, 0] = start[:-1].reshape(steps.shape)
+    words[:, :, 1] = steps
+    words[:, :, 2:] = members.reshape(len(table), slices, SLICE_ROWS)
+    place = np.empty_like(order)  # of every row among the sorted ones
+    np.put_along_axis(place, order, np.broadcast_to(np.arange(rows), order.shape), axis=1)
+    sorted_entries = np.lexsort((position, row, block))
+    of_block, of_row = block[sorted_entries], row[sorted_entries]
+    # The how-manieth entry of its row and block each one is.
+    first = np.concatenate([[0], np.cumsum(lengths.reshape(-1))])[:-1].reshape(lengths.shape)
+    rank = np.arange(len(of_row)) - first[of_block, of_row]
+    among = place[of_block, of_row]
+    at = words[of_block, among // SLICE_ROWS, 0] + rank * SLICE_ROWS + among % SLICE_ROWS
+    # Zeros that fill up a row read a line that it reads anyway.
+    index = np.zeros(int(start[-1]), np.int64)
+    weight = np.zeros(int(start[-1]), np.float32)
+    index[at] = position[sorted_entries] - table[of_block, 0]
+    weight[at] = value[sorted_entries]
+    filler = np.ones(len(index), bool)
+    filler[at] = False
+    last = np.zeros(lengths.shape, np.int64)
+    last[of_block, of_row] = position[sorted_entries] - table[of_block, 0]
+    owner_slice = np.searchsorted(start[1:], np.flatnonzero(filler), side="right")
+    owner = members.reshape(-1, SLICE_ROWS)[owner_slice, np.flatnonzero(filler) % SLICE_ROWS]
+    index[filler] = last[owner_slice // slices, np.minimum(owner, rows - 1)]
+    return {
+        "lines": lines.astype(np.uint32),
+        "blocks": table.astype(np.uint32).reshape(-1),
+        "row_start": words.astype(np.uint32).reshape(-1),
+        "index": index.astype(np.uint16),
+        "weight": weight,
     }
 
 

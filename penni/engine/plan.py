@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,23 @@ Choice = Mapping[str, Any]
 # A candidate must win by this much to displace the cost model's choice: less is the noise of the measurement.
 _MARGIN = 0.03
 _ROUNDS = 15
+
+
+def images_at_once_by_measuring(program: Program, plan: list[Choice], threads: int, images: Array) -> int | None:
+    """How many of a batch like `images` best go through the network together; None leaves it to the cache's size."""
+    if len(images) == 1:
+        return None
+    from penni.engine.build import build
+
+    numbers = [number for number in (1, 2, 4, 8, 16, 32, 64) if number < len(images)] + [len(images)]
+    engines = [build(program, plan, threads, extras={"at_once": number}) for number in numbers]
+    times = np.empty((_ROUNDS, len(engines)))
+    for row in times:
+        for index, engine in enumerate(engines):
+            begun = time.perf_counter()
+            engine(images)
+            row[index] = time.perf_counter() - begun
+    return numbers[int(np.median(times[1:], axis=0).argmin())]
 
 
 def plan_by_cost(program: Program, threads: int) -> list[Choice]:

@@ -95,7 +95,8 @@ class NativeEngine:
     """A network ready to run.
 
     `steps` are those of `layout.prepare`, with every tensor replaced by its `offset` in bytes and `count` of elements
-    in `weights`: what a packed file holds. `from_steps` takes arrays instead.
+    in `weights`: what a packed file holds. `from_steps` takes arrays instead. A batch goes through the network
+    `at_once` images at a time; as many as a cache holds, if not given.
     """
 
     def __init__(
@@ -106,6 +107,7 @@ class NativeEngine:
         outputs: Sequence[int],
         weights: Array,
         threads: int = 1,
+        at_once: int | None = None,
     ) -> None:
         self.threads = threads
         try:
@@ -118,6 +120,7 @@ class NativeEngine:
             self._native = _native.Engine(words, weights, threads)
         except (ValueError, MemoryError) as error:
             raise PenniError(f"the engine refuses this plan: {error}") from None
+        self.at_once = at_once or int(self._native.images_for_cache)
 
     @classmethod
     def from_steps(
@@ -139,7 +142,7 @@ class NativeEngine:
 
     def arena_bytes(self, batch: int = 1) -> int:
         """What activations and scratch take for a batch of this size."""
-        return int(self._native.arena_bytes(batch))
+        return int(self._native.arena_bytes(batch, self.at_once))
 
     def run(self, arrays: Sequence[Array]) -> list[Array]:
         """The outputs for inputs of shape (n, …)."""
@@ -159,7 +162,7 @@ class NativeEngine:
         outputs = [np.empty((batch, *shape), np.float32) for shape in self._outputs]
         if batch == 0:
             return outputs, []
-        times = self._native.run(ready, outputs, batch, timed)
+        times = self._native.run(ready, outputs, batch, self.at_once, timed)
         return outputs, times
 
 

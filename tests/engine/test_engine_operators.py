@@ -125,6 +125,8 @@ OPERATORS: dict[str, Callable[[Tensor], Tensor]] = {
     "put_back": _put_back,
     "channels_last": _channels_last,
     "max_pool": lambda x: F.max_pool2d(x, 3, 2, 1),
+    "max_pool_many_rows": lambda x: F.max_pool2d(F.interpolate(x, scale_factor=5.0), 3, 2, 1),
+    "avg_pool_many_rows": lambda x: F.avg_pool2d(F.interpolate(x, scale_factor=5.0), 3, 2, 1),
     "max_pool_ceil": lambda x: F.max_pool2d(x, 3, 2, ceil_mode=True),
     "max_pool_dilated": lambda x: F.max_pool2d(x, 2, 1, dilation=2),
     "max_pool_flat": lambda x: F.max_pool2d(x, (1, 3), (2, 1), (0, 1)),
