@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -74,6 +75,50 @@ def test_commands(page: Path, tmp_path: Path) -> None:
 )
 def test_all_commands(page: Path, tmp_path: Path) -> None:
     _run(page, [block for block in BLOCKS[page] if block.when != "skip"], tmp_path)
+
+
+def _skipped_commands() -> list[tuple[str, list[str]]]:
+    """Page and words of each command that no test runs."""
+    found = []
+    for page, blocks in BLOCKS.items():
+        for block in blocks:
+            if block.when == "skip":
+                lines = block.body.replace("\\\n", " ").splitlines()
+                for line in lines:
+                    found += [
+                        (page.name, words) for part in line.split("&&") if (words := shlex.split(part, comments=True))
+                    ]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("page", "words"), _skipped_commands(), ids=lambda value: value if isinstance(value, str) else " ".join(value)[:60]
+)
+def test_a_command_that_is_not_run_is_at_least_understood(page: str, words: list[str]) -> None:
+    """Of `penni`, every option and recipe is known; of a script, it is there and knows its options."""
+    import typer
+
+    from penni.cli import application
+    from penni.recipes import names
+
+    if words[0] == "penni":
+        command, rest = typer.main.get_command(application()), words[1:]
+        while hasattr(command, "commands"):
+            command, rest = command.commands[rest[0]], rest[1:]
+        command.make_context("penni", list(rest)).close()
+        if "--recipe" in words:
+            recipe = words[words.index("--recipe") + 1]
+            assert recipe in names() or recipe.endswith(".toml"), page
+        return
+    tools = ("make", "pip", ".venv/bin/pip", "ruff", "mypy", "pytest", "mkdocs")
+    script = ROOT / (
+        words[2].replace(".", "/") + ".py" if words[:2] == ["python", "-m"] else words[words[0] == "python"]
+    )
+    if words[0] in tools or words[:3] == ["python", "-m", "venv"]:
+        return  # what is not ours
+    assert script.is_file(), f"{page} names {script}"
+    for flag in (word for word in words if word.startswith("--")):
+        assert f'"{flag}"' in script.read_text(), f"{page}: {script.name} has no {flag}"
 
 
 def test_every_command_named_in_the_docs_exists() -> None:

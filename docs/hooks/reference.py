@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
+import csv
 import re
+from pathlib import Path
 from typing import Any
 
-
-def on_config(config: Any) -> Any:
-    """Leave out of the navigation what this checkout does not have, and take in pages that it does."""
-    from pathlib import Path
-
-    folder = Path(config["docs_dir"])
-    config["nav"] = [entry for entry in config["nav"] if _exists(folder, entry)]
-    named = {page for entry in config["nav"] for page in _pages(entry)}
-    for file in sorted(folder.glob("*.md")):
-        if file.name not in named:
-            config["nav"].append(file.name)
-    return config
+RESULTS = Path(__file__).parent.parent.parent / "results"
 
 
 def on_page_markdown(markdown: str, **_arguments: Any) -> str:
-    """Replace the marks `<!-- reference: … -->`."""
+    """Replace the marks `<!-- reference: … -->` and `<!-- results: file -->`."""
     makers = {"commands": commands, "recipes": recipes, "python": python}
-    return re.sub(r"<!-- reference: (\w+) -->", lambda match: makers[match[1]](), markdown)
+    markdown = re.sub(r"<!-- reference: (\w+) -->", lambda match: makers[match[1]](), markdown)
+    return re.sub(r"<!-- results: (\S+) -->", lambda match: results(RESULTS / match[1]), markdown)
 
 
 def commands() -> str:
@@ -56,6 +48,21 @@ def python() -> str:
     return "\n".join(parts)
 
 
+def results(file: Path) -> str:
+    """A file of measured figures as a part of a page, or a sentence that it is not there."""
+    if not file.is_file():
+        return f"*Not measured yet: there is no `results/{file.relative_to(RESULTS)}`.*"
+    text = file.read_text()
+    if file.suffix == ".csv":
+        lines = text.splitlines()
+        rows = list(csv.reader(line for line in lines if not line.startswith("#")))
+        table = [rows[0], ["---"] * len(rows[0]), *rows[1:]]
+        about = " ".join(line.strip("# ") for line in lines if line.startswith("#") and "python -m" not in line)
+        return "\n".join([about, "", *("| " + " | ".join(row).replace("_", " ") + " |" for row in table)])
+    # Its title is a heading within the page.
+    return re.sub(r"(?m)^#", "###", text)
+
+
 def _command(title: str, command: Any) -> str:
     if hasattr(command, "commands"):
         return "\n".join(_command(f"{title} {name}", child) for name, child in sorted(command.commands.items()))
@@ -64,27 +71,25 @@ def _command(title: str, command: Any) -> str:
     for parameter in command.params:
         if parameter.name == "help":
             continue
-        option = parameter.param_type_name == "option"
-        names = ", ".join(f"`{flag}`" for flag in parameter.opts) if option else f"`{parameter.name.upper()}`"
+        names = f"`{parameter.name.upper()}`"
+        if parameter.param_type_name == "option":
+            names = ", ".join(f"`{flag}`" for flag in (*parameter.opts, *parameter.secondary_opts))
         help_text = (getattr(parameter, "help", "") or "").replace("|", "\\|").strip()
-        usual = parameter.default
-        shown = "" if usual is None or usual is False or callable(usual) or parameter.required else f"`{usual}`"
-        rows.append(f"| {names} | {help_text} | {'required' if parameter.required else shown} |")
+        shown = _default(parameter)
+        rows.append(f"| {names} | {help_text} | {shown} |")
     if rows:
         text += ["| | | default |", "| --- | --- | --- |", *rows, ""]
     return "\n".join(text)
 
 
-def _pages(entry: Any) -> list[str]:
-    if isinstance(entry, str):
-        return [entry]
-    return [
-        page
-        for value in entry.values()
-        for item in (value if isinstance(value, list) else [value])
-        for page in _pages(item)
-    ]
-
-
-def _exists(folder: Any, entry: Any) -> bool:
-    return all((folder / page).is_file() for page in _pages(entry))
+def _default(parameter: Any) -> str:
+    """What counts if a parameter is not given: of two flags, the one that is meant."""
+    if parameter.required:
+        return "required"
+    usual = parameter.default
+    if usual is None or callable(usual):
+        return ""
+    if isinstance(usual, bool):
+        flags = parameter.opts if usual else parameter.secondary_opts
+        return f"`{flags[0]}`" if flags else ""
+    return f"`{usual}`"
