@@ -2,6 +2,8 @@
 
 python benchmarks/shrink/zoo.py --out results/shrink/coverage.jsonl
 python benchmarks/shrink/zoo.py --table results/shrink
+
+Several processes can share a sweep: give each its `--part`, such as 1/2 and 2/2.
 """
 
 from __future__ import annotations
@@ -11,7 +13,6 @@ import json
 import platform
 import re
 import signal
-import sys
 import time
 import warnings
 from pathlib import Path
@@ -22,16 +23,29 @@ from torch import Tensor, nn
 
 import penni
 from penni.models import parse_size
+from penni.shrinking.capture import UntraceableError
 from penni.shrinking.exercise import deaden
+from penni.shrinking.report import Report
 from penni.shrinking.trial import difference, outputs_of
 
 HERE = Path(__file__).parent
-# Seeds: the first decomposed with some dead channels, the second plain, the third with whole branches dead.
+# By seed. In all but the last some channels are alive in every layer, so that the answers depend on the image.
 SETTINGS: dict[int, dict[str, Any]] = {
-    0: {"decomposed": True, "filters": 0.3, "inputs": 0.15},
-    1: {"decomposed": False, "filters": 0.5, "inputs": 0.3},
-    2: {"decomposed": False, "filters": 0.97, "inputs": 0.5},
+    0: {"decomposed": True, "filters": 0.3, "inputs": 0.15, "survivors": 2},
+    1: {"decomposed": False, "filters": 0.5, "inputs": 0.3, "survivors": 2},
+    2: {"decomposed": False, "filters": 0.95, "inputs": 0.5, "survivors": 2},
+    3: {"decomposed": False, "filters": 0.97, "inputs": 0.5, "survivors": 0},  # whole branches die
 }
+
+
+def described() -> dict[int, str]:
+    """The seeds in words."""
+    words = {}
+    for seed, one in SETTINGS.items():
+        text = f"{one['filters']:.0%} of the filters and {one['inputs']:.0%} of the input channels zero"
+        spared = f"; {one['survivors']} of every width spared" if one["survivors"] else ""
+        words[seed] = f"{'decomposed, ' if one['decomposed'] else ''}{text}{spared}"
+    return words
 
 
 def models() -> list[tuple[str, str]]:
@@ -72,39 +86,91 @@ class RetinaHeads(nn.Module):
 
 def run(name: str, size: str, seed: int) -> dict[str, Any]:
     """One network, one seed."""
-    setting = SETTINGS[seed]
     record: dict[str, Any] = {"model": name, "size": size, "seed": seed}
     try:
-        torch.manual_seed(seed)
-        model = make(name).eval()
-        if setting["decomposed"]:
-            try:
-                model = decompose_where_possible(model)
-            except penni.PenniError as error:
-                record["note"] = f"not decomposed: {error}"
-        deaden(model, seed, filters=setting["filters"], inputs=setting["inputs"])
-        images = torch.randn(1, *parse_size(size), generator=torch.Generator().manual_seed(seed))
-        start = time.perf_counter()
-        result = penni.shrink(model, images)
-        record["seconds"] = round(time.perf_counter() - start, 2)
-        report = result.report
-        if report.notes or report.untraceable:
-            record["note"] = "; ".join([*report.notes, *(f"not traceable: {name}" for name in report.untraceable)])
-        record.update(traced=True, dead=report.dead, removable=report.removable, removed=report.removed)
-        record.update(attempts=report.attempts)
-        # Inputs that shrink has not seen.
-        fresh = torch.randn(2, *parse_size(size), generator=torch.Generator().manual_seed(99 + seed))
-        record["fp32"] = difference(outputs_of(model, (fresh,)), outputs_of(result.model, (fresh,)))
-        # Shrink itself compares in double precision, on two inputs and two batch sizes.
-        record["fp64"] = report.difference
+        model, note = prepared(name, seed)
+        images = batch(size, seed, 1)
         before = sum(tensor.numel() for tensor in model.parameters())
-        after = sum(tensor.numel() for tensor in result.model.parameters())
-        record.update(params_before=before, params_after=after)
-        record["exact"] = record["fp32"] <= 1e-4 and record["fp64"] <= 1e-9
+        start = time.process_time()
+        result = penni.shrink(model, images)
+        record["seconds"] = round(time.process_time() - start, 2)
+        report = result.report
+        notes = [note, *report.notes, *(f"not traceable: {name}" for name in report.untraceable)]
+        record.update(traced=not report.untraceable, dead=report.dead, removable=report.removable)
+        record.update(removed=report.removed, attempts=report.attempts)
+        record.update(params_before=before, params_after=sum(tensor.numel() for tensor in result.model.parameters()))
+        if report.removed < report.removable:
+            record["held"] = held(report)
+        # Inputs that shrink has not seen.
+        fresh = batch(size, 99 + seed, 2)
+        expected = outputs_of(model, (fresh,))
+        record["moves"] = depends_on_input(expected)
+        record["fp32"] = rounded(difference(expected, outputs_of(result.model, (fresh,))))
+        try:
+            wide, narrow, fresh = model.double(), result.model.double(), fresh.double()
+            record["fp64"] = rounded(difference(outputs_of(wide, (fresh,)), outputs_of(narrow, (fresh,))))
+        except RuntimeError as error:
+            notes.append(f"does not run in double precision: {first_line(error)}")
+        record["exact"] = record["fp32"] <= 1e-4 and record.get("fp64", 1.0) <= 1e-9
+        if any(notes):
+            record["note"] = "; ".join(note for note in notes if note)
+    except TimeoutError:
+        raise
     except Exception as error:  # a table of what works lists what does not, with its reason
-        first = (str(error).strip() or "no message").splitlines()[0]
-        record.update(exact=False, reason=f"{type(error).__name__}: {first}")
+        record.setdefault("traced", not isinstance(error, penni.UnknownOperatorError | UntraceableError))
+        record.update(exact=False, reason=f"{type(error).__name__}: {first_line(error)}")
     return record
+
+
+def prepared(name: str, seed: int) -> tuple[nn.Module, str]:
+    """The network with its dead channels, and what there is to say about it."""
+    setting = SETTINGS[seed]
+    torch.manual_seed(seed)
+    model, note = make(name).eval(), ""
+    if setting["decomposed"]:
+        try:
+            model = decompose_where_possible(model)
+        except penni.PenniError as error:
+            note = f"not decomposed: {first_line(error)}"
+    shares = {key: value for key, value in setting.items() if key != "decomposed"}
+    return deaden(model, seed, **shares), note
+
+
+def batch(size: str, seed: int, number: int) -> Tensor:
+    return torch.randn(number, *parse_size(size), generator=torch.Generator().manual_seed(seed))
+
+
+def depends_on_input(outputs: list[Tensor]) -> bool:
+    """Whether two images get two answers: a network that is dead altogether agrees with any other."""
+    return any(tensor.dim() > 0 and len(tensor) == 2 and not torch.equal(tensor[0], tensor[1]) for tensor in outputs)
+
+
+def held(report: Report) -> dict[str, int]:
+    """Why channels stayed that the ties would let go, and how many: sizes have to fit."""
+    kinds = {
+        "groups of equal size": "a grouped convolution needs groups of equal size",
+        "pieces of equal size": "a chunk or split needs pieces of equal size",
+        "lays channels out": "a reshape needs its layout",
+        "one must stay": "all are dead and one must stay",
+        "takes its statistics": "a normalisation over groups needs whole groups",
+        "written into its code": "sizes are written into the code",
+        "needs its sizes": "the code needs its sizes",
+        "ties it with a channel that stays": "broadcast with a channel that stays",
+    }
+    found: dict[str, int] = {}
+    for item in report.kept:
+        for phrase, kind in kinds.items():
+            if phrase in item.reason:
+                found[kind] = found.get(kind, 0) + len(item.channels)
+    return found
+
+
+def first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def rounded(value: float) -> float:
+    return float(f"{value:.2g}")
 
 
 def decompose_where_possible(model: nn.Module) -> nn.Module:
@@ -116,22 +182,24 @@ def decompose_where_possible(model: nn.Module) -> nn.Module:
     return penni.decompose(model, {name: min(number, sizes[name]) for name, number in layers.items()})
 
 
-def sweep(out: Path, only: str, seeds: list[int], limit: int, retry: bool) -> None:
-    done = {(record["model"], record["seed"]) for record in read(out) if record["exact"] or not retry}
+def sweep(out: Path, only: str, seeds: list[int], limit: int, retry: bool, part: str) -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
-    signal.signal(signal.SIGALRM, _too_long)
+    number, parts = (int(word) for word in part.split("/"))
+    # Seconds of this process, however busy the machine is.
+    signal.signal(signal.SIGPROF, _too_long)
+    done = {(record["model"], record["seed"]) for record in read(out) if record["exact"] or not retry}
     for seed in seeds:
-        for name, size in models():
-            if (name, seed) in done or not re.search(only, name):
+        for position, (name, size) in enumerate(models()):
+            if (name, seed) in done or not re.search(only, name) or position % parts != number - 1:
                 continue
-            signal.alarm(limit)
+            signal.setitimer(signal.ITIMER_PROF, limit)
             try:
                 record = run(name, size, seed)
             except TimeoutError:
                 record = {"model": name, "size": size, "seed": seed, "exact": False, "reason": f"over {limit} s"}
             finally:
-                signal.alarm(0)
-            with out.open("a") as stream:
+                signal.setitimer(signal.ITIMER_PROF, 0)
+            with out.open("a") as stream:  # one short line at once: other processes may write too
                 stream.write(json.dumps(record) + "\n")
             print(json.dumps(record), flush=True)
 
@@ -141,7 +209,9 @@ def _too_long(*_: object) -> None:
 
 
 def read(out: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in out.read_text().splitlines()] if out.is_file() else []
+    """The last record of each network and seed."""
+    lines = [json.loads(line) for line in out.read_text().splitlines()] if out.is_file() else []
+    return list({(record["model"], record["seed"]): record for record in lines}.values())
 
 
 def main() -> None:
@@ -149,23 +219,28 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("results/shrink/coverage.jsonl"))
     parser.add_argument("--only", default="", help="models whose name matches this regular expression")
     parser.add_argument("--seeds", type=int, nargs="+", default=list(SETTINGS))
-    parser.add_argument("--limit", type=int, default=240, help="seconds for one run")
+    parser.add_argument("--limit", type=int, default=240, help="seconds of computing for one run")
     parser.add_argument("--retry", action="store_true", help="run those again that were not exact")
+    parser.add_argument("--part", default="1/1", help="the part of the networks that this process takes, such as 2/2")
     parser.add_argument("--table", type=Path, help="write coverage.md and coverage.csv to this folder and end")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     if options.table:
         from table import write
 
-        write(read(options.out), options.table, sys.argv, machine())
+        write(read(options.out), options.table, [name for name, _ in models()], described(), machine())
         return
-    sweep(options.out, options.only, options.seeds, options.limit, options.retry)
+    sweep(options.out, options.only, options.seeds, options.limit, options.retry, options.part)
 
 
 def machine() -> str:
     """What the figures were measured on."""
     versions = f"PyTorch {torch.__version__}, Python {platform.python_version()}"
-    return f"{platform.machine()}, {torch.get_num_threads()} threads, {versions}"
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.is_file() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    processor = names[0] if names else platform.processor() or platform.machine()
+    return f"{processor}, one thread, {versions}"
 
 
 if __name__ == "__main__":

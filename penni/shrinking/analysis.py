@@ -14,7 +14,7 @@ from torch import Tensor, fx, nn
 
 from penni.errors import UnknownOperatorError
 from penni.shrinking.capture import Graph
-from penni.shrinking.cells import Cells, Constant, Ids, Mask, Site, Value, along, compact, varying_axes
+from penni.shrinking.cells import Cells, Constant, Ids, Mask, Site, Source, Value, along, compact, varying_axes
 from penni.shrinking.constraints import Constraint, Filled
 
 Rule = Callable[["Analysis", fx.Node, tuple[Any, ...], dict[str, Any]], Any]
@@ -163,7 +163,7 @@ class Analysis:
         if isinstance(operand, Value):
             return operand
         zero = (operand.value == 0).reshape(-1).numpy()
-        if operand.source is None or operand.value.numel() > _LARGEST_CONSTANT:
+        if not operand.sources or operand.value.numel() > _LARGEST_CONSTANT:
             cell = self.fresh(node, 1, bool(zero.all()))
             self.cells.pin(cell, f"{self.site(node)} joins it with a constant that is not a parameter")
             return Value(operand.shape, torch.from_numpy(cell).reshape((1,) * operand.value.dim()))
@@ -176,26 +176,34 @@ class Analysis:
         """Positions along `axis` of this parameter go with `ids`; of a computed constant, the cells stay."""
         if constant is None:
             return
-        if constant.source is None or constant.index is not None:
+        if constant.parameter is not None:
+            self.axes.append(Axis(constant.parameter, axis, ids))
+        elif axis == 0 and constant.value.dim() == 1:
+            self.hold_elements(constant, torch.from_numpy(ids))
+        else:
             self.cells.pin(ids, "it meets a constant that is computed from parameters")
-            return
-        self.axes.append(Axis(constant.source, axis, ids))
 
     def hold_elements(self, constant: Constant, plane: Tensor) -> None:
-        """Each element of the parameter behind `constant` goes with the cell at its place in `plane` (−1: none)."""
-        if constant.source is None:
+        """Each element of the parameters behind `constant` goes with the cell at its place in `plane` (−1: none)."""
+        if not constant.sources:
             self.cells.pin(np.unique(plane[plane >= 0].numpy()), "it meets a constant that is computed from parameters")
             return
         if bool((plane >= 0).all()) and sum(size > 1 for size in compact(plane).shape) > 1:
             whole = Value(tuple(plane.shape), compact(plane))
-            self.constraints.append(Filled(whole, Site(constant.source, "parameter", constant.source)))
-        if constant.index is None:
-            self.elements.append(Elements(constant.source, plane))
-            return
-        size = self.parameter(constant.source).shape
-        holder = torch.full((size.numel(),), -1, dtype=torch.int64)
-        holder[constant.index.reshape(-1)] = plane.reshape(-1)
-        self.elements.append(Elements(constant.source, holder.reshape(size)))
+            name = constant.sources[0].name
+            self.constraints.append(Filled(whole, Site(name, "parameter", name)))
+        for source in constant.sources:
+            size = self.parameter(source.name).shape
+            where, cells = source.elements().reshape(-1), plane.expand(constant.shape).reshape(-1)
+            holder = torch.full((size.numel(),), -1, dtype=torch.int64)
+            holder[where] = cells
+            shared = holder[where] != cells
+            if size.numel() == 1:
+                continue
+            if bool(shared.any()):
+                both = torch.cat([cells[shared], holder[where][shared]])
+                self.cells.pin(np.unique(both[both >= 0].numpy()), f"several channels use one number of {source.name}")
+            self.elements.append(Elements(source.name, holder.reshape(size)))
 
     def hold_norm(self, node: fx.Node, ids: Ids, groups: int = 1) -> None:
         self.norms.append(Norm(Graph.path(node), ids, groups))
@@ -269,7 +277,7 @@ class Analysis:
     def _placeholder(self, node: fx.Node) -> Any:
         if node.name in self.graph.tensors:
             name, tensor = self.graph.tensors[node.name]
-            return Constant(tensor, name)
+            return Constant(tensor, (Source(name, tensor.numel()),))
         fake = node.meta.get("val")
         if not isinstance(fake, Tensor):
             return fake
@@ -356,11 +364,10 @@ def flatten(values: Any) -> Any:
 def constant_of(node: fx.Node, arguments: Any, named: Any) -> Any:
     """The value of a node that no input reaches, and which parameter's elements it shows if that is plain."""
     from penni.shrinking.movement import MOVES
-    from penni.shrinking.pointwise import UNARY
+    from penni.shrinking.pointwise import JOINS, UNARY
 
     plain = [_plain(item) for item in arguments]
     result = node.target(*plain, **{key: _plain(item) for key, item in named.items()})  # type: ignore[operator]
-    first = arguments[0] if arguments else None
     name = operator_name(node)
     if not isinstance(result, Tensor):
         return (
@@ -368,17 +375,34 @@ def constant_of(node: fx.Node, arguments: Any, named: Any) -> Any:
             if isinstance(result, (list, tuple))
             else result
         )
-    others = any(isinstance(item, Constant) for item in flatten((arguments[1:], named)))
-    if isinstance(first, Constant) and first.source is not None and not others:
-        index = first.index
-        if name in MOVES:
-            if index is None:
-                index = torch.arange(first.value.numel()).reshape(first.shape)
-            moved = node.target(index, *plain[1:])  # type: ignore[operator]
-            return Constant(result, first.source, moved)
-        if (name in UNARY or name in ("add", "mul", "sub", "div")) and result.shape == first.shape:
-            return Constant(result, first.source, index)
+    operands = [item for item in flatten((arguments, named)) if isinstance(item, Constant)]
+    if name in MOVES:
+        if len(operands) == 1 and arguments[0] is operands[0]:
+            return Constant(
+                result, tuple(_moved(node, source, operands[0], plain[1:]) for source in operands[0].sources)
+            )
+    elif name in UNARY or name in JOINS:
+        return Constant(result, _sources(operands, result.shape))
     return Constant(result)
+
+
+def _moved(node: fx.Node, source: Source, operand: Constant, others: Sequence[Any]) -> Source:
+    index = source.elements().reshape(operand.shape)
+    return Source(source.name, source.size, node.target(index, *others, **node.kwargs))  # type: ignore[operator]
+
+
+def _sources(operands: Sequence[Constant], shape: torch.Size) -> tuple[Source, ...]:
+    """What each element of a constant is made from that an operator makes element by element; empty if unknown."""
+    found: list[Source] = []
+    for operand in operands:
+        if operand.value.numel() > 1 and not operand.sources:
+            return ()
+        for source in operand.sources:
+            # A single number is for all channels, and never cut.
+            if source.size > 1:
+                index = source.elements().reshape(operand.shape).broadcast_to(shape)
+                found.append(Source(source.name, source.size, index))
+    return tuple(found)
 
 
 def _kept_out(node: fx.Node) -> str:

@@ -48,16 +48,38 @@ class Value:
 
 
 @dataclass(frozen=True)
+class Source:
+    """A parameter or buffer that a constant is made from; `index` says which of its elements each one is made from."""
+
+    name: str
+    size: int
+    index: Tensor | None = None
+
+    def elements(self) -> Tensor:
+        """The index, which is left out as long as every element is its own."""
+        return torch.arange(self.size) if self.index is None else self.index
+
+
+@dataclass(frozen=True)
 class Constant:
-    """A tensor that does not depend on the input; `index` says which element of parameter `source` each one is."""
+    """A tensor that does not depend on the input, and what each of its elements is made from, if that is plain."""
 
     value: Tensor
-    source: str | None = None
-    index: Tensor | None = None
+    sources: tuple[Source, ...] = ()
 
     @property
     def shape(self) -> tuple[int, ...]:
         return tuple(self.value.shape)
+
+    @property
+    def parameter(self) -> str | None:
+        """The name of the parameter that this is, if it is one as it stands."""
+        return self.sources[0].name if len(self.sources) == 1 and self.sources[0].index is None else None
+
+    def reshaped(self, shape: Sequence[int]) -> Constant:
+        """The same elements in another shape."""
+        sources = tuple(Source(s.name, s.size, s.elements().reshape(shape)) for s in self.sources)
+        return Constant(self.value.reshape(shape), sources)
 
 
 @dataclass

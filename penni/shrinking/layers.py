@@ -34,17 +34,19 @@ def convolution(analysis: Analysis, node: fx.Node, arguments: tuple[Any, ...], n
     else:  # (O, I/G) → (G, O, I)
         used = used.reshape(groups, -1, used.shape[1])
     outputs = _mix(analysis, node, inputs, used, bias)
-    direct = weight.source is not None and weight.index is None
-    if not direct:
+    direct = weight.parameter
+    if direct is None:
         _computed_kernel(analysis, node, inputs, outputs)
     elif groups == 1:
-        analysis.axes.append(Axis(weight.source, 1 if transposed else 0, outputs))  # type: ignore[arg-type]
-        analysis.axes.append(Axis(weight.source, 0 if transposed else 1, inputs))  # type: ignore[arg-type]
+        analysis.axes.append(Axis(direct, 1 if transposed else 0, outputs))
+        analysis.axes.append(Axis(direct, 0 if transposed else 1, inputs))
     else:
         grouped_inputs, grouped_outputs = inputs.reshape(groups, -1), outputs.reshape(groups, -1)
+        if grouped_inputs.shape == grouped_outputs.shape == (groups, 1):  # depthwise: what comes in goes out
+            analysis.cells.tie(outputs, inputs)
         analysis.constraints.append(EqualGroups(grouped_inputs, grouped_outputs, analysis.site(node)))
-        analysis.grouped.append(Grouped(weight.source, grouped_inputs, grouped_outputs, transposed))  # type: ignore[arg-type]
-    if direct:
+        analysis.grouped.append(Grouped(direct, grouped_inputs, grouped_outputs, transposed))
+    if direct is not None:
         analysis.hold_axis(bias, 0, outputs)
     analysis.layers.append(Layer(Graph.path(node), inputs, outputs))
     shape = tuple(node.meta["val"].shape)
@@ -69,9 +71,9 @@ def linear(analysis: Analysis, node: fx.Node, arguments: tuple[Any, ...], named:
     inputs = analysis.by_axis(node, value, last)
     used = (weight.value != 0).numpy()
     outputs = _mix(analysis, node, inputs, used[None], bias)
-    if weight.source is not None and weight.index is None:
-        analysis.axes.append(Axis(weight.source, 0, outputs))
-        analysis.axes.append(Axis(weight.source, 1, inputs))
+    if weight.parameter is not None:
+        analysis.axes.append(Axis(weight.parameter, 0, outputs))
+        analysis.axes.append(Axis(weight.parameter, 1, inputs))
         analysis.hold_axis(bias, 0, outputs)
     else:
         _computed_kernel(analysis, node, inputs, outputs)

@@ -85,7 +85,7 @@ def join(analysis: Analysis, node: fx.Node, arguments: tuple[Any, ...], named: d
         # One slope per channel, on the second axis.
         slopes = operands[1]
         shape = (-1, *[1] * (len(operands[0].shape) - 2))
-        operands = (operands[0], Constant(slopes.value.reshape(shape), slopes.source, _index(slopes).reshape(shape)))
+        operands = (operands[0], slopes.reshaped(shape))
     return combine(analysis, node, operands, JOINS[name])
 
 
@@ -164,7 +164,7 @@ def _attach_constant(analysis: Analysis, node: fx.Node, constant: Constant, resu
         return
     why = f"{analysis.site(node)} joins it with a constant that is not a parameter"
     spread = [axis for axis, size in enumerate(result.plane.shape) if size > 1 and axis - offset not in shared]
-    if constant.source is None or spread:
+    if not constant.sources or spread:
         analysis.cells.pin(result.cells(), why)
         return
     plane = result.plane.reshape(result.plane.shape[offset:]) if offset else result.plane
@@ -214,10 +214,6 @@ def _read(rule: str, zeros: Sequence[Mask], position: int) -> Mask:
         if (rule == "any" and other != position) or (rule == "first" and other == 0 and position != 0):
             read &= ~zero
     return read
-
-
-def _index(constant: Constant) -> Tensor:
-    return constant.index if constant.index is not None else torch.arange(constant.value.numel())
 
 
 def _first(value: Any) -> Tensor:

@@ -24,7 +24,8 @@ def rewrite(model: nn.Module, analysis: Analysis, removal: Removal, edits: Edits
             assert (known == kept).all(), f"{axis.name} is used in two ways"
         for (name, number), kept in lines.items():
             _cut(model, name, number, kept)
-        for elements in analysis.elements:
+        # Uses of one parameter are tied, so the first speaks for all.
+        for elements in {use.name: use for use in reversed(analysis.elements)}.values():
             _cut_elements(model, elements, removal)
         for grouped in {use.name: use for use in analysis.grouped}.values():
             _cut_groups(model, grouped, removal)

@@ -7,6 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from penni.basis import BasisConv2d
+
+# So many channels are tried at once, each on a copy of the images of its own.
+_AT_ONCE = 64
+# In double precision, what moves an answer by less than this share of it is rounding: sums in another order.
+_ROUNDING = 1e-12
+
 
 def dead_channels(
     model: nn.Module, images: Tensor, names: Sequence[str], *, constants: bool = False
@@ -18,14 +25,18 @@ def dead_channels(
     model = model.double().eval()
     batches = [torch.randn(images.shape, dtype=torch.float64) * scale for scale in (1.0, 3.0)]
     batches.append(torch.randn(images.shape, dtype=torch.float64) + 2.0)
+    with torch.no_grad():
+        answers = [model(batch) for batch in batches]
     dead = {}
     for name in names:
         constant = _constant(model, batches, name)
-        silenced = _ignored(model, batches, name, _zeros) if constants else set()
         zero = {channel for channel, value in constant.items() if value == 0}
+        alive = set(range(_width(model, batches[0], name))) - zero
         # A clamp may hide a change in one direction.
-        unread = _ignored(model, batches, name, _higher) & _ignored(model, batches, name, _lower)
-        dead[name] = zero | (set(constant) & silenced) | unread
+        unread = _ignored(model, batches, answers, name, _higher, alive)
+        unread = _ignored(model, batches, answers, name, _lower, unread)
+        shifted = set(constant) - zero - unread if constants else set()
+        dead[name] = zero | unread | _ignored(model, batches, answers, name, _zeros, shifted)
     return dead
 
 
@@ -42,7 +53,7 @@ def _constant(model: nn.Module, batches: list[Tensor], name: str) -> dict[int, f
 
     def look(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         seen.append(_by_channel(output))
-        if isinstance(module, (nn.Conv2d, nn.ConvTranspose2d, nn.Linear)):
+        if isinstance(module, (nn.Conv2d, nn.ConvTranspose2d, nn.Linear, BasisConv2d)):
             heard = _by_channel(inputs[0]).abs().amax(dim=1) > 0  # what is always zero is not listened to
             shape = [
                 -1 if axis == (1 if inputs[0].dim() > 2 else inputs[0].dim() - 1) else 1
@@ -76,37 +87,63 @@ def _lower(part: Tensor) -> Tensor:
     return part - 100 * torch.rand_like(part)
 
 
-def _ignored(model: nn.Module, batches: list[Tensor], name: str, change: Callable[[Tensor], Tensor]) -> set[int]:
-    """Channels which can be changed like this without moving any answer."""
-    module = model.get_submodule(name)
+def _width(model: nn.Module, batch: Tensor, name: str) -> int:
     widths: list[int] = []
-    handle = module.register_forward_hook(lambda module, inputs, output: widths.append(len(_by_channel(output))))
+    handle = model.get_submodule(name).register_forward_hook(
+        lambda module, inputs, output: widths.append(len(_by_channel(output)))
+    )
     with torch.no_grad():
-        answers = [model(batch) for batch in batches]
+        model(batch)
     handle.remove()
-    ignored = set()
-    for channel in range(widths[0]):
+    return widths[0]
 
-        def disturb(module: nn.Module, inputs: object, output: Tensor, channel: int = channel) -> Tensor:
-            output = output.clone()
-            part = output.select(1 if output.dim() > 2 else -1, channel)
-            part.copy_(change(part))
-            return output
 
-        if not _moves(model, batches, answers, module, disturb):
-            ignored.add(channel)
-    return ignored
+def _ignored(
+    model: nn.Module,
+    batches: list[Tensor],
+    answers: list[Tensor],
+    name: str,
+    change: Callable[[Tensor], Tensor],
+    channels: set[int],
+) -> set[int]:
+    """Those of `channels` that can be changed like this without moving any answer."""
+    module = model.get_submodule(name)
+    left = sorted(channels)
+    for batch, answer in zip(batches, answers, strict=True):
+        still: list[int] = []
+        for start in range(0, len(left), _AT_ONCE):
+            chosen = left[start : start + _AT_ONCE]
+            moved = _moves(model, batch, answer, module, change, chosen)
+            still += [channel for channel, it in zip(chosen, moved, strict=True) if not it]
+        left = still
+    return set(left)
 
 
 def _moves(
-    model: nn.Module, batches: list[Tensor], answers: list[Tensor], module: nn.Module, change: Callable[..., Tensor]
-) -> bool:
-    """Whether any answer is another when `change` is made to the output of `module`."""
-    handle = module.register_forward_hook(change)
+    model: nn.Module,
+    batch: Tensor,
+    answer: Tensor,
+    module: nn.Module,
+    change: Callable[[Tensor], Tensor],
+    channels: Sequence[int],
+) -> list[bool]:
+    """For each channel whether the answer is another when that channel of the output of `module` is changed."""
+
+    def disturb(module: nn.Module, inputs: object, output: Tensor) -> Tensor:
+        output = output.clone()
+        copies = output.unflatten(0, (len(channels), -1))
+        for copy, channel in zip(copies, channels, strict=True):
+            part = copy.select(1 if copy.dim() > 2 else -1, channel)
+            part.copy_(change(part))
+        return output
+
+    handle = module.register_forward_hook(disturb)
     with torch.no_grad():
-        moved = any(not torch.equal(model(batch), answer) for batch, answer in zip(batches, answers, strict=True))
+        changed = model(batch.repeat(len(channels), *[1] * (batch.dim() - 1)))
     handle.remove()
-    return moved
+    scale = max(float(answer.abs().max()), 1e-300)
+    gaps = (changed.unflatten(0, (len(channels), -1)) - answer).abs().flatten(1).amax(dim=1)
+    return (gaps > _ROUNDING * scale).tolist()
 
 
 def _by_channel(output: Tensor) -> Tensor:
