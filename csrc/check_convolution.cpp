@@ -297,16 +297,6 @@ void make_masks(Convolution& c, const Shape& in, const Shape& out) {
             }
         }
     }
-    for (const int phase : c.phases) {
-        for (int64_t row = 0; row < out.height; ++row) {
-            for (int64_t column = 0; column < out.width; ++column) {
-                const int64_t from_row = row * 2 + phase / 2, from_column = column * 2 + phase % 2;
-                // What lies outside the image is masked, whatever it is.
-                const bool inside = from_row < in.height && from_column < in.width;
-                c.phase_index.push_back(inside ? static_cast<int32_t>(from_row * in.width + from_column) : 0);
-            }
-        }
-    }
     c.channel_size = step == 1 ? in.plane() : static_cast<int64_t>(c.phases.size()) * out.plane();
 }
 

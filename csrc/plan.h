@@ -87,7 +87,6 @@ struct Convolution {
     // With a stride of two the taps read from a copy of the input that is taken apart into its even and odd rows and
     // columns, each a plane of the output's size. Which of these four the taps need, in the order they are kept.
     std::vector<int> phases;
-    std::vector<int32_t> phase_index;  // where in a plane of the input each element of the copy comes from
     int64_t channel_size;      // floats from one channel to the next, of the copy if there is one
     int64_t workspace_buffer;  // of the copy
     Mixing mix;

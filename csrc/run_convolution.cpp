@@ -113,8 +113,9 @@ class Runner {
         float* const copy = running_.buffers[conv_.workspace_buffer];
         const double work = static_cast<double>(in_.size() * running_.batch);
         running_.each(running_.batch * in_.channels, work, [&](int64_t task, int) {
-            running_.kernels.pick(input_ + task * in_.plane(), conv_.phase_index.data(), conv_.channel_size,
-                                  copy + task * conv_.channel_size);
+            running_.kernels.take_apart({input_ + task * in_.plane(), in_.height, in_.width, conv_.phases.data(),
+                                         static_cast<int64_t>(conv_.phases.size()), out_.height, out_.width,
+                                         copy + task * conv_.channel_size});
         });
     }
 

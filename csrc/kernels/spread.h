@@ -5,6 +5,7 @@
 
 namespace {
 
+using penni::Apart;
 using penni::BasisLines;
 using penni::CopyRow;
 using penni::MaskedBasisLines;
@@ -248,15 +249,32 @@ void copy_rows(const CopyRow* rows, int64_t number) {
     }
 }
 
-void pick(const float* in, const int32_t* index, int64_t count, float* out) {
-    int64_t at = 0;
-#if defined(PENNI_AVX512)
-    for (; at + 16 <= count; at += 16) {
-        const __m512i places = _mm512_loadu_si512(index + at);
-        _mm512_storeu_ps(out + at, _mm512_i32gather_ps(places, in, 4));
+void take_apart(const Apart& a) {
+    float* out = a.out;
+    for (int64_t i = 0; i < a.count; ++i) {
+        const int64_t down = a.phases[i] / 2, right = a.phases[i] % 2;
+        for (int64_t row = 0; row < a.out_height; ++row, out += a.out_width) {
+            const int64_t y = 2 * row + down;
+            const float* from = a.in + y * a.width + right;
+            for (int64_t c = 0; c < a.out_width; c += Vec::kLanes) {
+                const int64_t left = y < a.height ? a.width - right - 2 * c : 0, wanted = a.out_width - c;
+                Vec value;
+                if (left >= 2 * Vec::kLanes) {
+                    value = evens(Vec::load(from + 2 * c), Vec::load(from + 2 * c + Vec::kLanes));
+                } else if (left > Vec::kLanes) {
+                    value = evens(Vec::load(from + 2 * c), Vec::load(from + 2 * c + Vec::kLanes, 0, left - Vec::kLanes));
+                } else {
+                    value = Vec::broadcast(0.0f);
+                    if (left > 0) value = evens(Vec::load(from + 2 * c, 0, left), value);
+                }
+                if (wanted >= Vec::kLanes) {
+                    value.store(out + c);
+                } else {
+                    value.store(out + c, wanted);
+                }
+            }
+        }
     }
-#endif
-    for (; at < count; ++at) out[at] = in[index[at]];
 }
 
 template <int P, int N, bool Masked>

@@ -12,9 +12,10 @@
 
 const penni::KernelTable* penni::PENNI_JOIN(PENNI_SET, _kernels)() {
     static const KernelTable table = {
-        PENNI_TEXT(PENNI_SET), static_cast<int>(Vec::kLanes), kReadsMasked, sparse_rows, shared_rows, sliced_rows,
-        dense_rows, dense_outputs, basis_lines, kMaskedBasisLines, kTapLines, mixed_planes, mixed_rows, copy_rows, pick, activate,
-        pool, pool_pairs, add, multiply, scale_shift, sum, softmax, layer_norm,
+        PENNI_TEXT(PENNI_SET), static_cast<int>(Vec::kLanes), kReadsMasked,
+        sparse_rows, shared_rows, sliced_rows, dense_rows, dense_outputs,
+        basis_lines, kMaskedBasisLines, kTapLines, mixed_planes, mixed_rows, copy_rows, take_apart,
+        activate, pool, pool_pairs, add, multiply, scale_shift, sum, softmax, layer_norm,
     };
     return &table;
 }

@@ -208,6 +208,17 @@ struct CopyRow {
     int64_t count;
 };
 
+// The even or odd rows and columns of a plane, each a plane of its own: phase 2 * (odd rows) + (odd columns). What lies
+// beyond the plane is zero.
+struct Apart {
+    const float* in;
+    int64_t height, width;
+    const int* phases;
+    int64_t count;
+    int64_t out_height, out_width;
+    float* out;
+};
+
 struct Pool {
     const float* input;
     float* output;
@@ -237,7 +248,7 @@ struct KernelTable {
     void (*mixed_planes)(const MixedPlanes&);
     void (*mixed_rows)(const MixedRows&);
     void (*copy_rows)(const CopyRow*, int64_t);
-    void (*pick)(const float* in, const int32_t* index, int64_t count, float* out);  // out[i] = in[index[i]]
+    void (*take_apart)(const Apart&);
     void (*activate)(float*, int64_t, int32_t, float);
     void (*pool)(const Pool&);
     void (*pool_pairs)(const float* in, int64_t pairs, int64_t width, float* out, bool maximum);
