@@ -223,11 +223,14 @@ def test_what_cannot_be_exported_is_one_sentence_and_no_more(
         ({"form": "thin"}, "no form 'thin'"),
         ({"format": "tflite"}, "no format 'tflite'"),
         ({"format": "pt2", "opset": 18}, "opset"),
+        ({"opset": 5}, "cannot be written with opset 5: leave it out, or use 18"),
+        ({"batch": 0}, "a batch of 0 images"),
     ],
 )
 def test_mistakes_are_sentences(network: nn.Module, tmp_path: Path, arguments: dict[str, str], message: str) -> None:
     with pytest.raises(penni.PenniError, match=message):
         export(network, tmp_path / "network.onnx", torch.zeros(1, 1, 8, 8), **arguments)  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_two_stages_of_a_plain_network_are_refused(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ def export(
         str | None, typer.Option(help="Channels×height×width, such as 3x224x224; by default what the model expects.")
     ] = None,
     opset: Annotated[int | None, typer.Option(help="The ONNX opset; by default the exporter's current one.")] = None,
-    batch: Annotated[int | None, typer.Option(help="Fix the batch size; by default it is dynamic.")] = None,
+    batch: Annotated[int | None, typer.Option(min=1, help="Fix the batch size; by default it is dynamic.")] = None,
     as_json: Json = False,
 ) -> None:
     """Write a checkpoint as a standard ONNX graph or a `torch.export` archive.

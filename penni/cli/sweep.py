@@ -106,6 +106,8 @@ def _written(value: object) -> str:
 
 
 def _show(points: list[Point]) -> None:
+    import sys
+
     from rich.console import Console
     from rich.table import Table
 
@@ -120,4 +122,5 @@ def _show(points: list[Point]) -> None:
             f"{point.macs / point.base_macs - 1:+.1%}",
             "best" if point.best else "",
         )
-    Console().print(table)
+    # A file or a pipe has no width; rich would take 80 letters.
+    Console(width=None if sys.stdout.isatty() else 100).print(table)

@@ -47,6 +47,8 @@ def export(
         raise PenniError(f"there is no format '{format}': {nearest(format, FORMATS)}")
     if opset is not None and format != "onnx":
         raise PenniError("an opset is a matter of ONNX; leave it out for pt2")
+    if batch is not None and batch < 1:
+        raise PenniError(f"a batch of {batch} images is none: fix it to 1 or more, or leave it out")
     written = in_form(model, form).cpu().float()
     reference = in_form(model, "dense").cpu().float()
     shape = example_input.shape[1:]
@@ -90,6 +92,10 @@ def _write_onnx(
             external_data=False,
         )
         assert program is not None
+        # What it cannot convert, the exporter leaves as it was.
+        written = program.model.opset_imports.get("")
+        if opset is not None and written != opset:
+            raise PenniError(f"this network cannot be written with opset {opset}: leave it out, or use {written}")
         for position, output in enumerate(program.model.graph.outputs):
             output.name = "logits" if len(program.model.graph.outputs) == 1 else f"output{position}"
         program.model.producer_name = "penni"
