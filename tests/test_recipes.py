@@ -8,8 +8,9 @@ import pytest
 
 import penni
 from penni.compression import decomposition_plan_of
-from penni.recipes import names, override, read
+from penni.recipes import names, override, read, with_target
 from penni.recipes.load import to_toml
+from penni.recipes.targets import parse_target, split_targets
 
 
 @pytest.mark.parametrize("name", ["vgg16-cifar10", "resnet18-cifar10", "resnet56-cifar10"])
@@ -102,3 +103,73 @@ def test_files(tmp_path: Path) -> None:
 def test_gradual_pruning_needs_an_aim() -> None:
     with pytest.raises(penni.PenniError, match=r"retrain\.gradual needs an aim"):
         override(read("resnet56-cifar10"), ["retrain.gradual=true"])
+
+
+@pytest.mark.parametrize(
+    ("quantity", "text", "limit"),
+    [
+        ("macs", "-80%", 20.0),
+        ("macs", "−80 %", 20.0),
+        ("params", "20x", 5.0),
+        ("latency", "2x", 50.0),
+        ("latency", "1.5ms", 1.5),
+        ("params", "40K", 40_000.0),
+        ("macs", "2.5e6", 2.5e6),
+        ("macs", "25M", 25e6),
+    ],
+)
+def test_targets_as_people_write_them(quantity: str, text: str, limit: float) -> None:
+    """For a base network that costs 100."""
+    assert parse_target(quantity, text).limit(100) == pytest.approx(limit)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("macs=80%", "does not say whether to keep or to remove: write macs=-80% to remove 80 %"),
+        ("macs=-120%", "makes nothing smaller, or leaves nothing"),
+        ("macs=0.5x", "makes nothing smaller, or leaves nothing"),
+        ("latency=0x", "the target 'latency=0x' is not understood: write latency=2x"),
+        ("latency=5M", "the target 'latency=5M' is not understood: write latency=2x"),
+        ("params=3ms", "is not understood: write params=-95% or params=40K"),
+        ("params=", "is not understood: write params=-95% or params=40K"),
+        ("-80%", "the target '-80%' is not understood: write macs=-80%, params=-95% or latency=2x"),
+        ("parms=-80%", "there is no target 'parms': did you mean 'params'"),
+        ("macs=-80%,macs=-70%", "there are two targets for macs, -80% and -70%: give one"),
+    ],
+)
+def test_targets_that_are_not_understood(text: str, message: str) -> None:
+    with pytest.raises(penni.PenniError, match=message):
+        split_targets([text])
+
+
+def test_a_target_takes_the_place_of_the_recipes_aim() -> None:
+    recipe, said = with_target(read("resnet56-cifar10-short"), ["macs=-80%", "params=-95%"])
+    assert recipe.prune.target == {"macs": "-80%", "params": "-95%"}
+    assert (recipe.prune.macs, recipe.prune.params) == (0.0, 0.0)
+    assert read_back(recipe) == recipe
+    assert said == (
+        "the target macs=-80%, params=-95% takes the place of the recipe's prune.macs = 0.235 and prune.params = 0.068"
+    )
+    assert "takes the place of the recipe's prune.threshold = 1.0" in with_target(read("vgg16-cifar10"), ["macs=5x"])[1]
+    # The same without --target, in a recipe or by --set.
+    assert override(read("vgg16-cifar10"), ['prune.target={"macs": "5x"}']).prune.targets[0].share == 0.2
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            ['prune.target={macs = "-80%"}'],
+            r"prune\.target and prune\.macs both say how far to prune: set prune\.macs=0",
+        ),
+        (['prune.target={speed = "2x"}', "prune.macs=0", "prune.params=0"], "there is no target 'speed'"),
+        (
+            ['prune.target={macs = "-80%"}', "prune.macs=0", "prune.params=0", "retrain.regulariser=proximal-l1"],
+            "the penalty proximal-l1 makes zeros of its own",
+        ),
+    ],
+)
+def test_targets_that_a_recipe_cannot_have(changes: list[str], message: str) -> None:
+    with pytest.raises(penni.PenniError, match=message):
+        override(read("digits"), changes)

@@ -329,7 +329,7 @@ class Search:
         """Of what was tried the one nearest to the window, not above it if that is asked and there is one."""
         allowed = {taken: cost for taken, cost in self.costs.items() if not below or cost <= self.window[1]}
         middle = sum(self.window) / 2
-        return min(allowed or self.costs, key=lambda taken: abs(self.costs[taken] - middle))
+        return min(allowed or self.costs, key=lambda taken: (abs(self.costs[taken] - middle), taken))
 
     def _next(self, sides: int) -> int:
         """On the line between the bounds, both taken as logarithms; halfway if one bound has moved too often."""

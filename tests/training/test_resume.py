@@ -65,6 +65,8 @@ schedule = "cosine"
 distillation = 0.5
 """
 
+STEERED = GRADUAL.replace("macs = 0.3", 'target = { macs = "-80%" }')
+
 
 def command(folder: Path, *arguments: str) -> list[str]:
     return [sys.executable, "-m", "penni.cli", "compress", "--out", str(folder), *arguments]
@@ -89,7 +91,7 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     return penni.load(folder / "finetuned").state_dict()
 
 
-@pytest.mark.parametrize("text", [RECIPE, GRADUAL], ids=["alternating", "gradual"])
+@pytest.mark.parametrize("text", [RECIPE, GRADUAL, STEERED], ids=["alternating", "gradual", "steered"])
 def test_a_killed_run_ends_with_the_very_same_weights(tmp_path: Path, text: str) -> None:
     recipe = _recipe(tmp_path, text)
     whole, killed = tmp_path / "whole", tmp_path / "killed"
