@@ -233,6 +233,23 @@ def test_mistakes_are_sentences(network: nn.Module, tmp_path: Path, arguments: d
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_folder_in_the_file_s_place_is_said(network: nn.Module, tmp_path: Path) -> None:
+    with pytest.raises(penni.PenniError, match=r"is a folder: name the file to write, such as '.*network\.onnx'"):
+        export(network, tmp_path, torch.zeros(1, 1, 8, 8))
+
+
+def test_a_runtime_that_refuses_the_file_is_one_sentence(
+    network: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_arguments: object, **_options: object) -> None:
+        raise RuntimeError("[ONNXRuntimeError] : 1 : FAIL : opset 99 is under development\nand more lines")
+
+    monkeypatch.setattr("onnxruntime.InferenceSession", refuse)
+    with pytest.raises(penni.PenniError, match=r"does not run what was exported.*under development; a newer"):
+        export(network, tmp_path / "network.onnx", torch.zeros(1, 1, 8, 8))
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_two_stages_of_a_plain_network_are_refused(tmp_path: Path) -> None:
     with pytest.raises(penni.PenniError, match="decomposed layers"):
         export(penni.build("small"), tmp_path / "network.onnx", torch.zeros(1, 1, 8, 8), form="two-stage")

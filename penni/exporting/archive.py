@@ -49,6 +49,8 @@ def export(
         raise PenniError("an opset is a matter of ONNX; leave it out for pt2")
     if batch is not None and batch < 1:
         raise PenniError(f"a batch of {batch} images is none: fix it to 1 or more, or leave it out")
+    if file.is_dir():
+        raise PenniError(f"'{file}' is a folder: name the file to write, such as '{file / f'network.{format}'}'")
     written = in_form(model, form).cpu().float()
     reference = in_form(model, "dense").cpu().float()
     shape = example_input.shape[1:]

@@ -68,7 +68,14 @@ def onnxruntime_runner(file: Path) -> Run:
         raise PenniError("an export is checked in onnxruntime: pip install 'penni[export]'") from error
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+    try:
+        session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # its own kinds have no base class of their own
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise PenniError(
+            f"onnxruntime {onnxruntime.__version__} does not run what was exported, so nothing was written: {reason}; "
+            "a newer onnxruntime, or another --opset, may"
+        ) from error
     name = session.get_inputs()[0].name
     return lambda images: [torch.from_numpy(answer) for answer in session.run(None, {name: images.numpy()})]
 
