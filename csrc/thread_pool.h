@@ -4,6 +4,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -18,23 +19,32 @@ class ThreadPool {
     ~ThreadPool();
     ThreadPool(const ThreadPool&) = delete;
     ThreadPool& operator=(const ThreadPool&) = delete;
-    int threads() const { return static_cast<int>(workers_.size()) + 1; }
+    int threads() const { return threads_; }
     // Every task once, the caller's thread helping as worker 0. One caller at a time.
+    //
+    // Each worker begins with its own run of neighbouring tasks, the same from step to step, so that what it wrote in one
+    // step it mostly finds in its own cache in the next; whoever is done takes from the end of the others'.
     void run(int64_t tasks, const Task& task);
     // Held for a whole inference; whoever does not get it works alone.
     std::mutex& busy() { return busy_; }
 
   private:
-    void work(int worker);
-    bool claim(int worker);
-    bool idle() const { return static_cast<uint32_t>(open_.load()) == 0 && !stop_.load(); }
+    // The tasks of one worker that nobody has claimed yet: the first in the upper half, the end in the lower. Whoever comes
+    // late finds it empty, and nobody has to wait for a thread that is still asleep.
+    struct alignas(64) Range {
+        std::atomic<uint64_t> open{0};
+    };
 
+    void work(int worker);
+    void help(int worker);
+    bool claim(Range& range, bool first, int worker);
+    bool idle() const;
+
+    const int threads_;
+    std::unique_ptr<Range[]> ranges_;
     std::vector<std::thread> workers_;
     std::mutex busy_, mutex_;
     std::condition_variable wake_;
-    // The round in the upper half, the tasks nobody has claimed yet in the lower: whoever comes late claims nothing,
-    // and nobody has to wait for a thread that is still asleep.
-    std::atomic<uint64_t> open_{0};
     std::atomic<int64_t> done_{0};
     std::atomic<int> sleeping_{0};
     std::atomic<bool> stop_{false};

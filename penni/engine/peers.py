@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 Run = Callable[[], object]
+_CALM_SECONDS = 0.05
+_UNCOUNTED = 3
 NAMES = ("torch", "torch.compile", "onnxruntime", "openvino")
 
 
@@ -92,8 +94,8 @@ def _openvino(file: Path, images: Array, threads: int) -> Run:
 def measure(calls: Mapping[str, Run], *, runs: int, warm_up: int = 5, block: int = 10) -> dict[str, float]:
     """Median milliseconds of each call.
 
-    The calls take turns in blocks, so that a change in the machine's speed meets all alike; the first call
-    of a block is not counted, since another engine's threads may still be spinning.
+    The calls take turns in blocks, so that a change in the machine's speed meets all alike. Before each block is a pause,
+    in which the threads of the engine before stop spinning for more work, and some calls that are not counted.
     """
     for call in calls.values():
         for _ in range(warm_up):
@@ -101,7 +103,9 @@ def measure(calls: Mapping[str, Run], *, runs: int, warm_up: int = 5, block: int
     times: dict[str, list[float]] = {name: [] for name in calls}
     while min(map(len, times.values())) < runs:
         for name, call in calls.items():
-            call()
+            time.sleep(_CALM_SECONDS)
+            for _ in range(_UNCOUNTED):
+                call()
             for _ in range(block):
                 begun = time.perf_counter()
                 call()
