@@ -150,8 +150,14 @@ def _curves(palette: Palette, run: Findings) -> Any:
         if change < len(xs):
             for axes in (accuracy, loss, kept):
                 axes.axvline(change, color=palette.ink, lw=0.8, ls=":")
-            accuracy.annotate(
-                "pruned", (change, 0), xycoords=("data", "axes fraction"), xytext=(3, 4), textcoords="offset points"
+            # Where there is room for words: after pruning this curve is low.
+            kept.annotate(
+                "pruned",
+                (change, 1),
+                xycoords=("data", "axes fraction"),
+                xytext=(4, -2),
+                textcoords="offset points",
+                va="top",
             )
         for key, label, colour in (("train_accuracy", "training", "before"), ("test_accuracy", "test", "after")):
             values = [100 * record[key] for record in run.epochs]
