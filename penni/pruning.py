@@ -210,7 +210,7 @@ def scores(
                     raise PenniError("scope 'balanced' weighs layers by their output positions: give an example_input")
                 ranked = ranked / positions[name] ** 0.5
         else:
-            ranked = torch.arange(1, len(values) + 1, dtype=torch.float64) / len(values)
+            ranked = torch.arange(1, len(values) + 1, dtype=torch.float64, device=values.device) / len(values)
         score = torch.empty_like(ranked)
         score[order] = torch.where(values > 0, ranked, torch.zeros_like(ranked))
         result[name] = score.view_as(a).float() if scope == "layer" else score.view_as(a)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from records import RECORD
-from rows import PAPER, ROWS, Aim, Paper, Row
+from rows import PAPER, PAPER_NOTE, ROWS, Aim, Paper, Row
 
 LATENCY = "latency.json"
 # Runs whose own network the engine's benchmarks measure.
@@ -41,6 +41,8 @@ def table(results: Path) -> str:
         "all 10 000 test images in fp32, after the last epoch, not the best one; `penni eval results/NAME/checkpoint` "
         "gives them again. Where a recipe prunes gradually, the accuracy after A+B is that of the network already "
         "pruned.",
+        "",
+        PAPER_NOTE,
         "",
         "## Accuracy and size",
         "",
