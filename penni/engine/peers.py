@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Run = Callable[[], object]
 _CALM_SECONDS = 0.05
-_UNCOUNTED = 3
+_UNCOUNTED_SECONDS = 0.03
 NAMES = ("torch", "torch.compile", "onnxruntime", "openvino")
 
 
@@ -95,7 +95,8 @@ def measure(calls: Mapping[str, Run], *, runs: int, warm_up: int = 5, block: int
     """Median milliseconds of each call.
 
     The calls take turns in blocks, so that a change in the machine's speed meets all alike. Before each block is a pause,
-    in which the threads of the engine before stop spinning for more work, and some calls that are not counted.
+    in which the threads of the engine before stop spinning for more work, and then calls that are not counted, until
+    the cores are awake again.
     """
     for call in calls.values():
         for _ in range(warm_up):
@@ -104,7 +105,9 @@ def measure(calls: Mapping[str, Run], *, runs: int, warm_up: int = 5, block: int
     while min(map(len, times.values())) < runs:
         for name, call in calls.items():
             time.sleep(_CALM_SECONDS)
-            for _ in range(_UNCOUNTED):
+            awake = time.perf_counter() + _UNCOUNTED_SECONDS
+            call()
+            while time.perf_counter() < awake:
                 call()
             for _ in range(block):
                 begun = time.perf_counter()
