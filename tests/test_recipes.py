@@ -152,6 +152,10 @@ def test_a_target_takes_the_place_of_the_recipes_aim() -> None:
         "the target macs=-80%, params=-95% takes the place of the recipe's prune.macs = 0.235 and prune.params = 0.068"
     )
     assert "takes the place of the recipe's prune.threshold = 1.0" in with_target(read("vgg16-cifar10"), ["macs=5x"])[1]
+    # What may only be set beside a target is set with it.
+    changed, said = with_target(read("vgg16-cifar10"), ["macs=5x"], ["retrain.gradual=true", "retrain.epochs=3"])
+    assert (changed.retrain.gradual, changed.retrain.epochs) == (True, 3)
+    assert "at once" not in said
     # The same without --target, in a recipe or by --set.
     assert override(read("vgg16-cifar10"), ['prune.target={"macs": "5x"}']).prune.targets[0].share == 0.2
 

@@ -74,10 +74,10 @@ def compress(
             changes = list(change or [])
             changes += [f"seed={seed}"] if seed is not None else []
             changes += [f"precision={precision}"] if precision else []
-            chosen = override(chosen, changes)
-            said = ""
             if target:
-                chosen, said = with_target(chosen, target)
+                chosen, said = with_target(chosen, target, changes)
+            else:
+                chosen, said = override(chosen, changes), ""
             name, data_name = model or chosen.model, data or chosen.data
             if not name or not data_name:
                 raise PenniError("this recipe names no model or data set of its own: give --model and --data")

@@ -23,6 +23,8 @@ else:
 
 T = TypeVar("T")
 
+_SHARES = ("density", "macs", "params")
+
 # The kinds of values that fields have, as people call them.
 _KIND_WORDS: Mapping[Any, str] = {
     int: "a whole number",
@@ -88,19 +90,22 @@ def override(recipe: Recipe, changes: Sequence[str]) -> Recipe:
     return from_dictionary(content)
 
 
-def with_target(recipe: Recipe, targets: Sequence[str]) -> tuple[Recipe, str]:
-    """The recipe steered to `targets` (`macs=-80%`) in place of its own aim, and the sentence that says so."""
+def with_target(recipe: Recipe, targets: Sequence[str], changes: Sequence[str] = ()) -> tuple[Recipe, str]:
+    """The recipe steered to `targets` (`macs=-80%`) in place of its own aim, and the sentence that says so.
+
+    `changes` are those of `override`; all is checked together, since a change may need the target.
+    """
     target = split_targets(targets)
     before = recipe.prune
-    shares = [f"prune.{name} = {getattr(before, name)}" for name in ("density", "macs", "params")]
-    instead = [text for text, name in zip(shares, ("density", "macs", "params"), strict=True) if getattr(before, name)]
-    instead = instead or ([f"target {before.target}"] if before.target else [f"prune.threshold = {before.threshold}"])
-    prune = dataclasses.replace(before, density=0.0, macs=0.0, params=0.0, target=target)
+    shares = [f"prune.{name} = {getattr(before, name)}" for name in _SHARES if getattr(before, name)]
+    instead = shares or [f"target {before.target}" if before.target else f"prune.threshold = {before.threshold}"]
+    steered = [*(f"prune.{name}=0" for name in _SHARES), f"prune.target={json.dumps(target)}"]
+    result = override(recipe, [*steered, *changes])
     said = f"the target {', '.join(f'{name}={value}' for name, value in target.items())}"
     said += f" takes the place of the recipe's {' and '.join(instead)}"
-    if not recipe.retrain.gradual:
+    if not result.retrain.gradual:
         said += "; all is pruned at once after retraining, and bit by bit during it with --set retrain.gradual=true"
-    return dataclasses.replace(recipe, prune=prune), said
+    return result, said
 
 
 def to_toml(recipe: Recipe) -> str:
