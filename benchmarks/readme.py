@@ -36,11 +36,11 @@ def table() -> str:
     versions = record["machine"]["versions"]
     rows += [
         "",
-        f"Times on one core of an {record['machine']['processor']}, {record['date'][:10]}, float32, against the fastest of "
-        f"PyTorch {versions['torch'].partition('+')[0]}, ONNX Runtime {versions['onnxruntime']} and OpenVINO "
+        f"Times on one core of an {record['machine']['processor']}, {record['date'][:10]}, float32, against the "
+        f"fastest of PyTorch {versions['torch'].partition('+')[0]}, ONNX Runtime {versions['onnxruntime']} and OpenVINO "
         f"{versions['openvino'].partition('-')[0]} on the dense network; more, and what was missed, in "
         "[results/engine](results/engine/README.md). Accuracies are in [results](results): the ResNet56 there was "
-        "compressed from given weights in about an hour on two cores.",
+        "compressed from given weights in 22 epochs.",
     ]
     return "\n".join(rows) + "\n"
 

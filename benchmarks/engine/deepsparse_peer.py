@@ -83,7 +83,8 @@ def main() -> None:
     ratio = medians["deepsparse"] / medians["penni"]
     print(f"penni {medians['penni']} ms, DeepSparse {version} {medians['deepsparse']} ms: {ratio:.2f}×")
     if arguments.output:
-        record = {"command": "python " + " ".join(sys.argv), "date": date(), "machine": machine(), "threads": 1}
+        words = ["…" if word == str(arguments.python) else word for word in sys.argv]
+        record = {"command": "python " + " ".join(words), "date": date(), "machine": machine(), "threads": 1}
         record |= {"batch": 1, "deepsparse": version, "milliseconds": medians, "ratio": round(ratio, 2)}
         arguments.output.parent.mkdir(parents=True, exist_ok=True)
         arguments.output.write_text(json.dumps(record, indent=1) + "\n")

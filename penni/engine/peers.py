@@ -94,9 +94,9 @@ def _openvino(file: Path, images: Array, threads: int) -> Run:
 def measure(calls: Mapping[str, Run], *, runs: int, warm_up: int = 5, block: int = 10) -> dict[str, float]:
     """Median milliseconds of each call.
 
-    The calls take turns in blocks, so that a change in the machine's speed meets all alike. Before each block is a pause,
-    in which the threads of the engine before stop spinning for more work, and then calls that are not counted, until
-    the cores are awake again.
+    The calls take turns in blocks, so that a change in the machine's speed meets all alike. Before each block is a
+    pause, in which the threads of the engine before stop spinning for more work, and then calls that are not counted,
+    until the cores are awake again.
     """
     for call in calls.values():
         for _ in range(warm_up):
