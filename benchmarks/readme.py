@@ -37,8 +37,8 @@ def table() -> str:
     rows += [
         "",
         f"Times on one core of an {record['machine']['processor']}, {record['date'][:10]}, float32, against the "
-        f"fastest of PyTorch {versions['torch'].partition('+')[0]}, ONNX Runtime {versions['onnxruntime']} and OpenVINO "
-        f"{versions['openvino'].partition('-')[0]} on the dense network; more, and what was missed, in "
+        f"fastest of PyTorch {versions['torch'].partition('+')[0]}, ONNX Runtime {versions['onnxruntime']} and "
+        f"OpenVINO {versions['openvino'].partition('-')[0]} on the dense network; more, and what was missed, in "
         "[results/engine](results/engine/README.md). Accuracies are in [results](results): the ResNet56 there was "
         "compressed from given weights in 22 epochs.",
     ]
