@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -41,9 +43,10 @@ def demo(
     model = build_for("small", data.classes, data.shape[0])
     phase = Phase("train", 15, 0.1, schedule="one-cycle", batch_size=64)
     notes = {"data": "digits", "data_dir": None, "normalise": None}
-    train(model, data, phase, out / "base", trainer=trainer, notes=notes)
-    trainer.progress.say("\n2. Decompose, retrain, prune, fine-tune, shrink")
-    compress(model, data, read("digits"), out / "compressed", trainer=trainer, notes=notes)
+    with _one_thread():
+        train(model, data, phase, out / "base", trainer=trainer, notes=notes)
+        trainer.progress.say("\n2. Decompose, retrain, prune, fine-tune, shrink")
+        compress(model, data, read("digits"), out / "compressed", trainer=trainer, notes=notes)
 
     # What is compared is what was saved: the files, not the objects in memory.
     before, after = load(out / "base"), load(out / "compressed")
@@ -60,6 +63,19 @@ def demo(
     _print_table(rows)
     print(f"The compressed network is in {out / 'compressed' / 'checkpoint'}. Look at it:")
     print(f"  penni count {out / 'compressed'} --layers")
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """For so small a network one is as fast, and many wait for each other at every step where the machine is busy."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _latencies(before: nn.Module, after: nn.Module, example: Tensor) -> dict[str, dict[str, float]]:
