@@ -104,7 +104,7 @@ def run(name: str, size: str, seed: int) -> dict[str, Any]:
         # Inputs that shrink has not seen.
         fresh = batch(size, 99 + seed, 2)
         expected = outputs_of(model, (fresh,))
-        record["moves"] = depends_on_input(expected)
+        record["swing"] = rounded(swing(expected))
         record["fp32"] = rounded(difference(expected, outputs_of(result.model, (fresh,))))
         try:
             wide, narrow, fresh = model.double(), result.model.double(), fresh.double()
@@ -140,9 +140,12 @@ def batch(size: str, seed: int, number: int) -> Tensor:
     return torch.randn(number, *parse_size(size), generator=torch.Generator().manual_seed(seed))
 
 
-def depends_on_input(outputs: list[Tensor]) -> bool:
-    """Whether two images get two answers: a network that is dead altogether agrees with any other."""
-    return any(tensor.dim() > 0 and len(tensor) == 2 and not torch.equal(tensor[0], tensor[1]) for tensor in outputs)
+def swing(outputs: list[Tensor]) -> float:
+    """How far the answers to two images are apart, as a share of the largest output: a network that is dead
+    altogether agrees with any other.
+    """
+    parts = [tensor for tensor in outputs if tensor.is_floating_point() and tensor.dim() > 0 and len(tensor) == 2]
+    return max((difference([tensor[:1]], [tensor[1:]]) for tensor in parts), default=0.0)
 
 
 def held(report: Report) -> dict[str, int]:

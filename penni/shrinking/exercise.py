@@ -58,7 +58,9 @@ def deaden(
             _zero_rows(module.coefficients, 2, gone.index_fill(0, alive(module.bases), False))
             if module.bias is not None:
                 module.bias.masked_fill_(dead(module.out_channels, filters), 0)
-        elif isinstance(module, (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)) and module not in last:
+        elif module in last:
+            continue
+        elif isinstance(module, (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)):
             rows = dead(module.weight.shape[0], filters)
             _zero_rows(module.weight, 0, rows)
             _zero_rows(module.weight, 1, unread(module.weight.shape[1]))

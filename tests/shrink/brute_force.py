@@ -25,16 +25,19 @@ def dead_channels(
     model = model.double().eval()
     batches = [torch.randn(images.shape, dtype=torch.float64) * scale for scale in (1.0, 3.0)]
     batches.append(torch.randn(images.shape, dtype=torch.float64) + 2.0)
+    # A channel that a clamp happens to silence on a few images is not constant; on large numbers it speaks.
+    many = [torch.randn(24, *images.shape[1:], dtype=torch.float64) * scale for scale in (1.0, 30.0, 1000.0)]
     with torch.no_grad():
         answers = [model(batch) for batch in batches]
     dead = {}
     for name in names:
-        constant = _constant(model, batches, name)
+        constant = _constant(model, many, name)
         zero = {channel for channel, value in constant.items() if value == 0}
         alive = set(range(_width(model, batches[0], name))) - zero
         # A clamp may hide a change in one direction.
         unread = _ignored(model, batches, answers, name, _higher, alive)
         unread = _ignored(model, batches, answers, name, _lower, unread)
+        unread = _ignored(model, batches, answers, name, _mixed, unread)
         shifted = set(constant) - zero - unread if constants else set()
         dead[name] = zero | unread | _ignored(model, batches, answers, name, _zeros, shifted)
     return dead
@@ -52,14 +55,13 @@ def _constant(model: nn.Module, batches: list[Tensor], name: str) -> dict[int, f
     deaf: list[Tensor] = []  # the outputs once more, with other inputs
 
     def look(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        seen.append(_by_channel(output))
+        seen.append(_by_channel(module, output))
         if isinstance(module, (nn.Conv2d, nn.ConvTranspose2d, nn.Linear, BasisConv2d)):
-            heard = _by_channel(inputs[0]).abs().amax(dim=1) > 0  # what is always zero is not listened to
-            shape = [
-                -1 if axis == (1 if inputs[0].dim() > 2 else inputs[0].dim() - 1) else 1
-                for axis in range(inputs[0].dim())
-            ]
-            deaf.append(_by_channel(module.forward(inputs[0] + torch.randn_like(inputs[0]) * heard.reshape(shape))))
+            axis = _axis(module, inputs[0])
+            heard = _by_channel(module, inputs[0]).abs().amax(dim=1) > 0  # what is always zero is not listened to
+            shape = [-1 if other == axis else 1 for other in range(inputs[0].dim())]
+            noise = torch.randn_like(inputs[0]) * heard.reshape(shape)
+            deaf.append(_by_channel(module, module.forward(inputs[0] + noise)))
 
     handle = module.register_forward_hook(look)
     with torch.no_grad():
@@ -87,10 +89,14 @@ def _lower(part: Tensor) -> Tensor:
     return part - 100 * torch.rand_like(part)
 
 
+def _mixed(part: Tensor) -> Tensor:
+    return part + 100 * torch.randn_like(part)
+
+
 def _width(model: nn.Module, batch: Tensor, name: str) -> int:
     widths: list[int] = []
     handle = model.get_submodule(name).register_forward_hook(
-        lambda module, inputs, output: widths.append(len(_by_channel(output)))
+        lambda module, inputs, output: widths.append(len(_by_channel(module, output)))
     )
     with torch.no_grad():
         model(batch)
@@ -131,9 +137,10 @@ def _moves(
 
     def disturb(module: nn.Module, inputs: object, output: Tensor) -> Tensor:
         output = output.clone()
+        axis = _axis(module, output)
         copies = output.unflatten(0, (len(channels), -1))
         for copy, channel in zip(copies, channels, strict=True):
-            part = copy.select(1 if copy.dim() > 2 else -1, channel)
+            part = copy.select(axis, channel)
             part.copy_(change(part))
         return output
 
@@ -146,5 +153,10 @@ def _moves(
     return (gaps > _ROUNDING * scale).tolist()
 
 
-def _by_channel(output: Tensor) -> Tensor:
-    return output.transpose(0, 1 if output.dim() > 2 else -1).flatten(1)
+def _axis(module: nn.Module, tensor: Tensor) -> int:
+    """Where channels lie: the second axis, or the last of what a linear layer works on."""
+    return tensor.dim() - 1 if isinstance(module, nn.Linear) or tensor.dim() <= 2 else 1
+
+
+def _by_channel(module: nn.Module, tensor: Tensor) -> Tensor:
+    return tensor.transpose(0, _axis(module, tensor)).flatten(1)

@@ -38,7 +38,8 @@ KINDS = (
 class RandomNetwork(nn.Module):
     """Runs `steps` one after another; what no later step reads is read by the head."""
 
-    def __init__(self, steps: Sequence[Step]) -> None:
+    def __init__(self, steps: Sequence[Step], side: int = 0) -> None:
+        """`side` is the images' size for a head that reads every position; 0 for one that reads means."""
         super().__init__()
         self.layers = nn.ModuleList()
         self.program: list[tuple[tuple[int, ...], Callable[..., Tensor]]] = []
@@ -50,13 +51,15 @@ class RandomNetwork(nn.Module):
             self._step(kind, one, two, second)
         used = {source for sources, _ in self.program for source in sources}
         self.ends = [index for index in range(1, len(self.widths)) if index not in used]
-        self.head = nn.Linear(sum(self.widths[index] for index in self.ends), 5)
+        self.side = side
+        self.head = nn.Linear(sum(self.widths[index] for index in self.ends) * max(1, side * side), 5)
 
     def forward(self, images: Tensor) -> Tensor:
         results = [images]
         for sources, run in self.program:
             results.append(run(self, *(results[source] for source in sources)))
-        return self.head(torch.cat([results[index].mean((2, 3)) for index in self.ends], 1))
+        ends = [results[index] if self.side else results[index].mean((2, 3)) for index in self.ends]
+        return self.head(torch.cat(ends, 1).flatten(1))
 
     def _layer(self, layer: nn.Module) -> Callable[..., Tensor]:
         # By its number, not itself: copies of this network have copies of its layers.

@@ -191,6 +191,6 @@ ZOO_CASES = {
     "mobilenet_v2": ZooCase(mobilenet_v2, mobilenet_v2_ties),
     "mobilenet_v3": ZooCase(mobilenet_v3, mobilenet_v3_ties),
     "mnasnet": ZooCase(mnasnet, mnasnet_ties),
-    "densenet": ZooCase(densenet, densenet_ties),
+    "densenet": ZooCase(densenet, densenet_ties, 64),
     "convnext": ZooCase(convnext, convnext_ties),
 }
