@@ -219,7 +219,7 @@ def _place(weights: Array, entry: Mapping[str, Any]) -> Place:
     begin, end = entry["data_offsets"]
     shape = entry["shape"]
     for number in (begin, end, *shape):
-        if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+        if type(number) is not int or number < 0:
             raise ValueError(f"{number!r} is not a size")
     count = math.prod(shape)
     if not begin <= end <= len(weights) or end - begin != count * kind.itemsize or begin % kind.itemsize:

@@ -216,7 +216,10 @@ def encode(
         words += [len(values), *values, len(tensors)]
         for role in tensors:
             words += [step["tensors"][role]["offset"], step["tensors"][role]["count"]]
-    return np.asarray([_whole(word) for word in words], np.int64)
+    # Thousands of them at each loading: looked at one by one only if there is something to find.
+    if not all(type(word) is int for word in words):
+        words = [_whole(word) for word in words]
+    return np.asarray(words, np.int64)
 
 
 def _values(name: str, value: Any) -> list[int]:
