@@ -53,7 +53,8 @@ def page(records: Sequence[Record], names: Sequence[str], settings: dict[int, st
         f"- Networks: {len(names)}; tried: {len(tried)}; traced and exact with every seed: {len(exact)}, of them "
         f"{len(timm)} of timm in {len({family(name) for name in timm})} families.",
         f"- Runs: {len(records)}; exact: {sum(record['exact'] for record in records)}; runs whose answers "
-        f"to two images differ by more than a thousandth: {moving} (in the others random weights leave little of the image).",
+        f"to two images differ by more than a thousandth: {moving} (in the others "
+        "random weights leave little of the image).",
         f"- Largest difference as a share of the largest output: {worst(records, 'fp32')} in single precision "
         f"(at most 1e-4 is exact), {worst(records, 'fp64')} in double (1e-9).",
         f"- Measured on {machine}; {datetime.date.today().isoformat()}.",

@@ -69,7 +69,9 @@ def move(analysis: Analysis, node: fx.Node, arguments: tuple[Any, ...], named: d
     if any(isinstance(item, Value) for item in others):
         return analysis.barrier(node, [value, *others], f"{analysis.site(node)} looks it up by value")
     plain = [_numbers(item) for item in arguments[1:]]
-    moved = node.target(value.full(), *plain, **named)  # type: ignore[operator]
+    # A view of the real tensor may need a copy of its plane, which lies otherwise in memory.
+    plane = value.full().contiguous() if name in ("view", "_unsafe_view") else value.full()
+    moved = node.target(plane, *plain, **named)  # type: ignore[operator]
     outputs = [Value(tuple(item.shape), compact(item)) for item in ([moved] if isinstance(moved, Tensor) else moved)]
     if name in _COUNTED or name == "unbind":
         if _arranged(value, outputs):
