@@ -374,9 +374,10 @@ def _sliced(layer: _Layer, row: Array, line: Array, value: Array, each: int, cho
     filler[at] = False
     last = np.zeros(lengths.shape, np.int64)
     last[of_block, of_row] = position[sorted_entries] - table[of_block, 0]
-    owner_slice = np.searchsorted(start[1:], np.flatnonzero(filler), side="right")
-    owner = members.reshape(-1, SLICE_ROWS)[owner_slice, np.flatnonzero(filler) % SLICE_ROWS]
-    index[filler] = last[owner_slice // slices, np.minimum(owner, rows - 1)]
+    places = np.flatnonzero(filler)
+    owner_slice = np.searchsorted(start[1:], places, side="right")
+    owner = members.reshape(-1, SLICE_ROWS)[owner_slice, places % SLICE_ROWS]
+    index[places] = last[owner_slice // slices, np.minimum(owner, rows - 1)]
     return {
         "lines": lines.astype(np.uint32),
         "blocks": table.astype(np.uint32).reshape(-1),
