@@ -241,7 +241,11 @@ class Analysis:
             self._output(node)
             return None
         if node.op != "call_function":
-            raise UnknownOperatorError(f"the graph holds a {node.op} node, '{node.name}', which shrink does not know")
+            user = next(iter(node.users), node)
+            raise UnknownOperatorError(
+                f"shrink does not know what '{node.name}' does, a graph within the graph that {user.target} calls in "
+                f"{_kept_out(user)}"
+            )
         if node.target is operator.getitem:
             return self.values[node.args[0]][node.args[1]]  # type: ignore[index]
         arguments = fx.map_arg(node.args, lambda other: self.values[other])

@@ -12,6 +12,7 @@ from torch import Tensor, fx, nn
 from penni.basis import reconstruct
 from penni.errors import PenniError
 from penni.quiet import quietly
+from penni.regions import flatten_regions
 from penni.shrinking.opaque import hide
 
 Inputs = tuple[Tensor, ...]
@@ -59,6 +60,7 @@ def capture(model: nn.Module, inputs: Inputs, hidden: Sequence[str] = ()) -> Gra
     try:
         with torch.no_grad(), quietly():
             program = torch.export.export(copy, inputs, strict=False)
+            flatten_regions(program.graph_module)
     except Exception as error:  # torch.export raises whatever it meets on the way
         _try(copy, inputs)
         first = (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -276,6 +276,14 @@ def test_shared_modules_and_two_residuals(image: Tensor) -> None:
     _agree(Shared(), image)
 
 
+def test_parts_under_no_grad_and_under_no_autocast(image: Tensor) -> None:
+    def function(x: Tensor) -> Tensor:
+        with torch.autocast("cpu", enabled=False), torch.no_grad():
+            return x.relu() * 2
+
+    _agree(Call(function), image)
+
+
 def test_an_unknown_operator_is_named_with_its_place(image: Tensor) -> None:
     class Strange(nn.Module):
         def forward(self, x: Tensor) -> Tensor:

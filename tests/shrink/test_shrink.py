@@ -198,6 +198,36 @@ class WithFourier(nn.Module):
         return self.c(F.relu(self.b(self.middle(self.a(x)))))
 
 
+class WithRegions(nn.Module):
+    """Computes a part without gradients and without autocast, as linear attention does to keep its precision."""
+
+    def __init__(self, autocast: bool = False) -> None:
+        super().__init__()
+        self.a, self.b, self.c = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3), nn.Conv2d(8, 2, 1)
+        self.autocast = autocast
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.a(x)
+        with torch.autocast("cpu", enabled=self.autocast, dtype=torch.bfloat16):
+            with torch.no_grad():
+                gate = x.relu() * 2
+            x = self.b(x) + gate[:, :, 1:-1, 1:-1]
+        return self.c(x.float())
+
+
+def test_parts_under_no_grad_and_under_no_autocast_shrink_like_the_rest() -> None:
+    model = deaden(WithRegions().eval(), 4, filters=0.6, survivors=2)
+    result = penni.shrink(model, images())
+    assert result.model.a.out_channels < 8
+    assert result.model.b.out_channels < 8
+    assert gap(model, result.model, images()) < 1e-5
+
+
+def test_a_part_under_autocast_is_named() -> None:
+    with pytest.raises(penni.UnknownOperatorError, match=r"wrap_with_autocast.*own forward"):
+        penni.shrink(WithRegions(autocast=True).eval(), images())
+
+
 def test_an_unknown_operator_is_an_error_that_names_it_and_exclude_helps() -> None:
     model = deaden(WithFourier().eval(), 4, filters=0.6)
     with pytest.raises(penni.UnknownOperatorError, match=r"fft.*'middle'.*exclude=\['middle'\]"):

@@ -13,6 +13,7 @@ from penni.basis import BasisConv2d, basis_layers
 from penni.errors import PenniError
 from penni.measure.count import evaluating
 from penni.quiet import quietly
+from penni.regions import flatten_regions
 
 # Exporting two images keeps the batch apart from every size of 1.
 BATCH = 2
@@ -98,7 +99,9 @@ def capture(model: nn.Module, example_input: Tensor) -> ExportedProgram:
     # Nothing that the exporter says concerns the user of a compiled network.
     with evaluating(marked), torch.no_grad(), quietly():
         try:
-            return torch.export.export(marked, (images,), strict=False)
+            program = torch.export.export(marked, (images,), strict=False)
+            flatten_regions(program.graph_module)
+            return program
         except Exception as error:  # export runs the user's own code, which may fail in any way
             reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
             raise PenniError(f"PyTorch cannot export this network as a graph: {reason}") from error

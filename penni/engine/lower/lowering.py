@@ -77,11 +77,15 @@ class _Lowering:
             raise PenniError(f"the engine runs networks with one input tensor; this one has {images}")
 
     def _output(self, node: fx.Node) -> int:
-        results = [self.known[item] for item in node.all_input_nodes]
-        outputs = [
-            spec.arg.name for spec in self.exported.graph_signature.output_specs if spec.kind.name == "USER_OUTPUT"
+        (results,) = node.args
+        assert isinstance(results, (tuple, list))
+        specs = self.exported.graph_signature.output_specs
+        # By position: what takes the place of a region's call has a name of its own.
+        chosen = [
+            self.known[item]
+            for item, spec in zip(results, specs, strict=True)
+            if spec.kind.name == "USER_OUTPUT" and isinstance(item, fx.Node)
         ]
-        chosen = [r for r, item in zip(results, node.all_input_nodes, strict=True) if item.name in outputs]
         if len(chosen) != 1 or not isinstance(chosen[0], View):
             raise PenniError(f"the engine runs networks with one output tensor; this one has {len(chosen)}")
         return self.builder.value(chosen[0])
