@@ -71,7 +71,8 @@ def reduce(analysis: Analysis, node: fx.Node, arguments: tuple[Any, ...], named:
         return join(analysis, node, arguments, named)
     outputs = node.meta["val"]
     shape = tuple((outputs if isinstance(outputs, Tensor) else outputs[0]).shape)
-    axes, keeps = _axes(name, arguments, named, len(value.shape))
+    axes = _axes(name, arguments, named, len(value.shape))
+    keeps = len(shape) == len(value.shape)
     over = [axis for axis in varying_axes(value) if axis in axes]
     if over and name not in _SUMS:
         return analysis.barrier(node, [value], f"{analysis.site(node)} runs over the channels")
@@ -133,14 +134,11 @@ def _unknown_zero(analysis: Analysis, node: fx.Node, value: Value) -> Value:
     return Value(value.shape, torch.from_numpy(ids)[inverse])
 
 
-def _axes(name: str, arguments: tuple[Any, ...], named: dict[str, Any], dimensions: int) -> tuple[list[int], bool]:
-    """The axes that are reduced, and whether they stay with size 1."""
+def _axes(name: str, arguments: tuple[Any, ...], named: dict[str, Any], dimensions: int) -> list[int]:
+    """The axes that are reduced."""
     position = 2 if name in ("norm", "linalg_vector_norm") else 1
     given = arguments[position] if len(arguments) > position else named.get("dim")
-    keeps = arguments[position + 1] if len(arguments) > position + 1 else named.get("keepdim", False)
-    if name in ("var", "std", "var_mean"):
-        keeps = named.get("keepdim", False)
-    if given is None or given == []:
-        return list(range(dimensions)), bool(keeps)
+    if given is None or given == [] or isinstance(given, bool):  # var's and std's `unbiased` may come in its place
+        return list(range(dimensions))
     given = [given] if isinstance(given, int) else given
-    return [axis % dimensions for axis in given], bool(keeps)
+    return [axis % dimensions for axis in given]

@@ -228,6 +228,33 @@ def test_a_part_under_autocast_is_named() -> None:
         penni.shrink(WithRegions(autocast=True).eval(), images())
 
 
+@pytest.mark.parametrize(
+    "spread",
+    [
+        lambda x: x.var((2, 3), unbiased=False, keepdim=True),
+        lambda x: x.var((2, 3))[:, :, None, None],
+        lambda x: x.std((2, 3), correction=0, keepdim=True),
+        lambda x: (
+            x.unflatten(1, (4, -1)).var((2, 3, 4), unbiased=False, keepdim=True).repeat(1, 1, 2, 1, 1).flatten(1, 2)
+        ),
+    ],
+    ids=["per channel", "without the axes", "deviation", "over groups"],
+)
+def test_variances_written_out(spread: Callable[[Tensor], Tensor]) -> None:
+    class Standardised(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.a(x)
+            return self.b(x / (spread(x).reshape(2, 8, 1, 1) + 1).sqrt())
+
+    model = deaden(Standardised().eval(), 4, filters=0.6, survivors=2)
+    result = penni.shrink(model, images())
+    assert gap(model, result.model, images()) < 1e-5
+
+
 def test_an_unknown_operator_is_an_error_that_names_it_and_exclude_helps() -> None:
     model = deaden(WithFourier().eval(), 4, filters=0.6)
     with pytest.raises(penni.UnknownOperatorError, match=r"fft.*'middle'.*exclude=\['middle'\]"):
