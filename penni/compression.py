@@ -24,6 +24,7 @@ from penni.checkpoint import check_saveable, load, save, writing
 from penni.data.source import ImageSource
 from penni.errors import PenniError
 from penni.measure import count
+from penni.measure.machine import processor
 from penni.pruning import Aim, aim_for, density, kill_dead_filters, prune_by_deviation, prune_to
 from penni.recipes.load import from_dictionary, to_toml
 from penni.recipes.settings import Finetune, Recipe, Retrain
@@ -392,7 +393,7 @@ def gamma_for(settings: Retrain, phase: Phase, data: ImageSource) -> float:
 
 def _machine(trainer: Trainer) -> dict[str, object]:
     return {
-        "processor": _processor(),
+        "processor": processor(),
         "threads": torch.get_num_threads(),
         "processes": trainer.accelerator.num_processes,
         "device": str(trainer.device),
@@ -402,14 +403,6 @@ def _machine(trainer: Trainer) -> dict[str, object]:
         "python": platform.python_version(),
         "date": time.strftime("%Y-%m-%d"),
     }
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
 
 
 def example_for(data: ImageSource, batch: int = 1) -> Tensor:

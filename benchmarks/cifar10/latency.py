@@ -9,20 +9,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import shlex
-import sys
 import tempfile
-from datetime import datetime, timezone
-from importlib import metadata
 from pathlib import Path
 
 import torch
 
 import penni
-from penni.compression import _processor
 from penni.engine.peers import NAMES, Run, measure, noise, open_peer
-from penni.engine.runtime import information
+from penni.measure.machine import time_record
 
 
 def main() -> None:
@@ -47,19 +41,7 @@ def main() -> None:
         for name in arguments.against.split(","):
             calls[f"{name}, dense"] = open_peer(name, dense, images, arguments.threads, Path(folder))
         times = measure(calls, runs=arguments.runs)
-    record = {
-        "command": "python " + shlex.join(sys.argv),
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "machine": {
-            "processor": _processor(),
-            "cores": os.cpu_count(),
-            "isa": information()["isa"],
-            "versions": {name: metadata.version(name) for name in ("penni", "torch", "onnxruntime", "openvino")},
-        },
-        "threads": arguments.threads,
-        "batch": 1,
-        "milliseconds": {name: round(time, 4) for name, time in times.items()},
-    }
+    record = time_record(times, threads=arguments.threads, batch=1)
     (arguments.record / "latency.json").write_text(json.dumps(record, indent=1) + "\n")
     for name, time in sorted(times.items(), key=lambda item: item[1]):
         print(f"{name:24} {time:8.3f} ms")

@@ -11,14 +11,9 @@ convolutions. All threads are pinned to the number given.
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
-import os
-import platform
-import sys
 import tempfile
 from collections.abc import Callable
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +26,8 @@ from torch import nn
 import penni
 from penni.basis import reconstruct
 from penni.engine.peers import NAMES, measure, open_peer
-from penni.engine.runtime import information
 from penni.exporting import two_stage
+from penni.measure.machine import time_record
 
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[], nn.Module], int]] = {
     "vgg16": (networks.vgg16_dense, networks.vgg16_pruned, 32),
@@ -86,12 +81,7 @@ def compare(arguments: argparse.Namespace) -> dict[str, Any]:
     peak = fma_peak()
     share = engine.macs * arguments.batch / (times["penni"] * 1e6) / peak / arguments.threads
     return {
-        "command": "python " + " ".join(sys.argv),
-        "date": date(),
-        "machine": machine(),
-        "threads": arguments.threads,
-        "batch": arguments.batch,
-        "milliseconds": {name: round(time, 4) for name, time in times.items()},
+        **time_record(times, threads=arguments.threads, batch=arguments.batch),
         "macs": engine.macs,
         "peak_gmacs_per_second_of_a_core": round(peak, 1),
         "share_of_peak": round(share, 3),
@@ -101,29 +91,6 @@ def compare(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def _rate(step: Any, batch: int) -> float:
     return round(step.macs * batch / step.microseconds / 1e3, 1) if step.microseconds else 0.0
-
-
-def date() -> str:
-    """Now."""
-    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-
-
-def machine() -> dict[str, Any]:
-    """What was measured on."""
-    name = platform.processor()
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        name = next(
-            (line.split(":")[1].strip() for line in info.read_text().splitlines() if "model name" in line), name
-        )
-    packages = ("penni", "torch", "onnxruntime", "openvino", "numpy")
-    return {
-        "processor": name,
-        "cores": os.cpu_count(),
-        "isa": information()["isa"],
-        "python": platform.python_version(),
-        "versions": {package: metadata.version(package) for package in packages},
-    }
 
 
 def print_table(record: dict[str, Any]) -> None:

@@ -21,10 +21,11 @@ from pathlib import Path
 import numpy as np
 import onnx
 import torch
-from compare import NETWORKS, date, machine
+from compare import NETWORKS
 
 import penni
 from penni.exporting import export, two_stage
+from penni.measure.machine import machine, now
 
 OTHER_PROCESS = r"""
 import json, sys, time
@@ -84,7 +85,7 @@ def main() -> None:
     print(f"penni {medians['penni']} ms, DeepSparse {version} {medians['deepsparse']} ms: {ratio:.2f}×")
     if arguments.output:
         words = ["…" if word == str(arguments.python) else word for word in sys.argv]
-        record = {"command": "python " + " ".join(words), "date": date(), "machine": machine(), "threads": 1}
+        record = {"command": "python " + " ".join(words), "date": now(), "machine": machine(), "threads": 1}
         record |= {"batch": 1, "deepsparse": version, "milliseconds": medians, "ratio": round(ratio, 2)}
         arguments.output.parent.mkdir(parents=True, exist_ok=True)
         arguments.output.write_text(json.dumps(record, indent=1) + "\n")

@@ -118,9 +118,9 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
-    from compare import date, machine
+    from penni.measure.machine import machine, now
 
-    record: dict[str, Any] = {"command": "python " + " ".join(sys.argv), "date": date(), "machine": machine()}
+    record: dict[str, Any] = {"command": "python " + " ".join(sys.argv), "date": now(), "machine": machine()}
     for network in arguments.networks:
         with tempfile.TemporaryDirectory() as folder:
             files, images = prepare(network, Path(folder))

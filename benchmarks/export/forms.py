@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import platform
 import tempfile
 import time
 from collections.abc import Callable
@@ -21,6 +20,7 @@ import penni
 from benchmarks.engine import networks
 from penni.exporting import FORMS, in_form
 from penni.measure.latency import compare
+from penni.measure.machine import processor
 
 
 def thinned(name: str, density: float) -> nn.Module:
@@ -121,12 +121,6 @@ def torch_call(_file: Path, module: nn.Module, images: Tensor) -> Callable[[], o
 
 
 RUNTIMES = {"onnxruntime": onnxruntime_call, "openvino": openvino_call, "torch": torch_call}
-
-
-def processor() -> str:
-    """The processor's name, as the system tells it."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 if __name__ == "__main__":

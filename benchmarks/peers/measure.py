@@ -10,21 +10,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import shlex
 import sys
 import tempfile
-from datetime import datetime, timezone
-from importlib import metadata
 from pathlib import Path
 
 import torch
 from methods import TITLES
 
 import penni
-from penni.compression import _processor
 from penni.engine.peers import Run, measure, noise, open_peer
-from penni.engine.runtime import information
+from penni.measure.machine import time_record
 
 
 def main() -> None:
@@ -55,19 +50,7 @@ def main() -> None:
                 folder.mkdir(exist_ok=True)
                 calls[f"{name}, {peer}"] = open_peer(peer, network, images, arguments.threads, folder)
         times = measure(calls, runs=arguments.runs)
-    record = {
-        "command": "python " + shlex.join(sys.argv),
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "machine": {
-            "processor": _processor(),
-            "cores": os.cpu_count(),
-            "isa": information()["isa"],
-            "versions": {name: metadata.version(name) for name in ("penni", "torch", "onnxruntime", "openvino")},
-        },
-        "threads": arguments.threads,
-        "batch": 1,
-        "milliseconds": {name: round(time, 4) for name, time in times.items()},
-    }
+    record = time_record(times, threads=arguments.threads, batch=1)
     (arguments.record / "latency.json").write_text(json.dumps(record, indent=1) + "\n")
     for name, time in sorted(times.items(), key=lambda item: item[1]):
         print(f"{name:28} {time:8.3f} ms")

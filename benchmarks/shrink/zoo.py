@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 import penni
+from penni.measure.machine import processor
 from penni.models import parse_size
 from penni.shrinking.capture import UntraceableError
 from penni.shrinking.exercise import deaden
@@ -238,12 +239,7 @@ def main() -> None:
 
 def machine() -> str:
     """What the figures were measured on."""
-    versions = f"PyTorch {torch.__version__}, Python {platform.python_version()}"
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.is_file() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    processor = names[0] if names else platform.processor() or platform.machine()
-    return f"{processor}, one thread, {versions}"
+    return f"{processor()}, one thread, PyTorch {torch.__version__}, Python {platform.python_version()}"
 
 
 if __name__ == "__main__":

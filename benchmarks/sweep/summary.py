@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 import penni
-from penni.compression import _processor
+from penni.measure.machine import processor
 
 # From this number of bases on the paper finds little more accuracy.
 _FLAT_FROM = 4
@@ -41,7 +41,7 @@ def main() -> None:
     lines = [
         "# ResNet20 at each number of bases",
         "",
-        f"`benchmarks/sweep/run`, which is `{command} --bases 1..9`; {_processor()}, "
+        f"`benchmarks/sweep/run`, which is `{command} --bases 1..9`; {processor()}, "
         f"{torch.get_num_threads()} threads, penni {penni.__version__}, torch {torch.__version__}, "
         f"{time.strftime('%Y-%m-%d')}, one run per point, seed 0.",
         "",

@@ -17,9 +17,9 @@ from pathlib import Path
 import torch
 
 import penni
-from penni.compression import _processor
 from penni.data import ArraySource
 from penni.data.source import NORMALISATIONS, Augmentation, Shard
+from penni.measure.machine import processor
 from penni.training.behaviours import Alternation, Behaviour, HoldZeros, Moment, Together, UnitNorm
 from penni.training.loop import Phase, Trainer, _step, optimiser_for
 
@@ -68,7 +68,7 @@ def main() -> None:
     lines = [
         f"# What an epoch costs: {arguments.model}, {trainer.precision}, batch 128",
         "",
-        f"{_processor()}, {torch.get_num_threads()} threads, torch {torch.__version__}, Python "
+        f"{processor()}, {torch.get_num_threads()} threads, torch {torch.__version__}, Python "
         f"{platform.python_version()}, {time.strftime('%Y-%m-%d')}; medians of {arguments.steps} steps taken in turn.",
         "",
         f"    python benchmarks/training/epoch_cost.py --model {arguments.model} --steps {arguments.steps}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
@@ -21,7 +22,33 @@ def dead_channels(
     """For each module in `names` the channels (axis 1, or the last of a matrix) of its output that are dead:
     zero whatever the input, or never looked at. With `constants` also those that an empty filter makes, through norms,
     and that are as good as zero, because an activation makes a zero of them.
+
+    The zeros among the weights decide, not what the others happen to be: a kernel whose every weight is negative, say,
+    lets nothing through between two clamps. What is dead has to be so with other weights in the same places too.
     """
+    found = _dead(model, images, names, constants, None)
+    return _dead(_redrawn(model), images, names, constants, found)
+
+
+def _redrawn(model: nn.Module) -> nn.Module:
+    """A copy whose convolutions have other weights where they are not zero, and larger ones: what norms add stays as it
+    is, and must not decide which clamps are open.
+    """
+    model = copy.deepcopy(model)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for module in model.modules():
+            if isinstance(module, (nn.Conv2d, nn.ConvTranspose2d)):
+                weight = module.weight
+                drawn = torch.randn(weight.shape, generator=generator, dtype=torch.float64).to(weight.dtype)
+                weight.copy_(torch.where(weight == 0, 0.0, drawn * 4 * weight.std()))
+    return model
+
+
+def _dead(
+    model: nn.Module, images: Tensor, names: Sequence[str], constants: bool, among: Mapping[str, set[int]] | None
+) -> dict[str, set[int]]:
+    """Those channels, of the ones in `among`, that are dead with the weights as they are."""
     model = model.double().eval()
     batches = [torch.randn(images.shape, dtype=torch.float64) * scale for scale in (1.0, 3.0)]
     batches.append(torch.randn(images.shape, dtype=torch.float64) + 2.0)
@@ -32,8 +59,10 @@ def dead_channels(
     dead = {}
     for name in names:
         constant = _constant(model, many, name)
+        asked = set(range(_width(model, batches[0], name))) if among is None else among[name]
+        constant = {channel: value for channel, value in constant.items() if channel in asked}
         zero = {channel for channel, value in constant.items() if value == 0}
-        alive = set(range(_width(model, batches[0], name))) - zero
+        alive = asked - zero
         # A clamp may hide a change in one direction.
         unread = _ignored(model, batches, answers, name, _higher, alive)
         unread = _ignored(model, batches, answers, name, _lower, unread)
@@ -139,8 +168,8 @@ def _moves(
         output = output.clone()
         axis = _axis(module, output)
         copies = output.unflatten(0, (len(channels), -1))
-        for copy, channel in zip(copies, channels, strict=True):
-            part = copy.select(axis, channel)
+        for changed, channel in zip(copies, channels, strict=True):
+            part = changed.select(axis, channel)
             part.copy_(change(part))
         return output
 
