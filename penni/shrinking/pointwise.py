@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, fx
 
 from penni.shrinking.analysis import Analysis, Edges, operator_name
@@ -86,7 +87,7 @@ def join(analysis: Analysis, node: fx.Node, arguments: tuple[Any, ...], named: d
         slopes = operands[1]
         shape = (-1, *[1] * (len(operands[0].shape) - 2))
         operands = (operands[0], slopes.reshaped(shape))
-    return combine(analysis, node, operands, JOINS[name])
+    return combine(analysis, node, operands, JOINS[name], named)
 
 
 def where(analysis: Analysis, node: fx.Node, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
@@ -104,8 +105,12 @@ def expand_as(analysis: Analysis, node: fx.Node, arguments: tuple[Any, ...], nam
     return combine(analysis, node, arguments[:2], "shape")
 
 
-def combine(analysis: Analysis, node: fx.Node, operands: Sequence[Any], rule: str) -> Value:
-    """New cells for every combination of the operands' cells that meet in an element."""
+def combine(
+    analysis: Analysis, node: fx.Node, operands: Sequence[Any], rule: str, named: dict[str, Any] | None = None
+) -> Value:
+    """New cells for every combination of the operands' cells that meet in an element. If the operator's `named`
+    arguments are given, what it makes of cells that are constant is found by trying it.
+    """
     values = [item for item in operands if isinstance(item, Value)]
     shape = tuple(_first(node.meta["val"]).shape)
     planes = broadcast([value.plane for value in values], len(shape))
@@ -125,7 +130,8 @@ def combine(analysis: Analysis, node: fx.Node, operands: Sequence[Any], rule: st
             zeros.append(analysis.cells.zero[next(remaining)])
         else:
             zeros.append(_constant_zeros(item, code, len(first), shape))
-    ids = analysis.fresh(node, len(first), _result_zero(rule, zeros))
+    made = _made(analysis, node, operands, sources, named) if named is not None else None
+    ids = analysis.fresh(node, len(first), _result_zero(rule, zeros), made)
     result = Value(shape, torch.from_numpy(ids)[code])
     remaining = iter(sources)
     for position, item in enumerate(operands):
@@ -134,6 +140,22 @@ def combine(analysis: Analysis, node: fx.Node, operands: Sequence[Any], rule: st
         elif isinstance(item, Constant):
             _attach_constant(analysis, node, item, result)
     return result
+
+
+def _made(
+    analysis: Analysis, node: fx.Node, operands: Sequence[Any], sources: Sequence[Ids], named: dict[str, Any]
+) -> NDArray[np.float64] | None:
+    """What the operator makes where all that it joins is constant."""
+    if not all(isinstance(item, (Value, int, float)) for item in operands):
+        return None
+    held = [analysis.cells.constant[source] for source in sources]
+    known = ~np.isnan(held).any(axis=0)
+    if not known.any():
+        return None
+    probes = (torch.from_numpy(np.nan_to_num(values)).to(value_type(node)) for values in held)
+    tried = [next(probes) if isinstance(item, Value) else item for item in operands]
+    result: Tensor = node.target(*tried, **named)  # type: ignore[operator]
+    return np.where(known, result.double().numpy(), np.nan)
 
 
 def _attach(

@@ -198,6 +198,21 @@ class WithFourier(nn.Module):
         return self.c(F.relu(self.b(self.middle(self.a(x)))))
 
 
+def test_constants_that_add_up_to_what_an_activation_makes_zero() -> None:
+    torch.manual_seed(0)
+    model = CASES["shortcut"].make().eval()
+    with torch.no_grad():
+        for norm in (model.dn, model.shortn):
+            norm.running_mean.zero_()
+        for channel, (first, second) in enumerate([(0.5, -0.75), (0.5, 0.25)]):  # the join is rectified
+            model.d.weight[channel], model.d.bias[channel] = 0, 0
+            model.short.weight[channel], model.short.bias[channel] = 0, 0
+            model.dn.bias[channel], model.shortn.bias[channel] = first, second
+    result = penni.shrink(model, images())
+    assert result.model.d.out_channels == result.model.short.out_channels == 11
+    assert gap(model, result.model, images()) < 1e-5
+
+
 class WithRegions(nn.Module):
     """Computes a part without gradients and without autocast, as linear attention does to keep its precision."""
 
