@@ -161,6 +161,39 @@ void check_lines(Step& step, int64_t at, const Shape& in) {
     }
 }
 
+// Lines in runs of one channel. Nine are better made as five and four than as six and three.
+void find_runs(Convolution& c) {
+    const auto bases = static_cast<uint32_t>(c.bases), taps = static_cast<uint32_t>(c.taps);
+    for (Block& block : c.blocks) {
+        block.run_begin = static_cast<int64_t>(c.runs.size());
+        for (uint32_t line = block.line_begin; line < block.line_end;) {
+            LineRun run{c.lines[line] / bases, line - block.line_begin, 1, {}, false};
+            while (line + run.count < block.line_end && run.count < 2 * kRunLines &&
+                   c.lines[line + run.count] / bases == run.channel) {
+                ++run.count;
+            }
+            if (run.count > kRunLines) run.count = (run.count + 1) / 2;
+            run.whole = run.count == bases;
+            for (uint32_t i = 0; i < run.count; ++i) {
+                const uint32_t kernel = c.lines[line + i] % bases;
+                run.kernels[i] = kernel * taps;
+                run.whole &= kernel == i;
+            }
+            c.runs.push_back(run);
+            line += run.count;
+        }
+        block.run_end = static_cast<int64_t>(c.runs.size());
+        // Runs of one length after each other: each length is a loop of its own, which the processor then foresees.
+        std::stable_sort(c.runs.begin() + block.run_begin, c.runs.end(),
+                         [](const LineRun& a, const LineRun& b) { return a.count > b.count; });
+    }
+}
+
+void find_sources(Convolution& c) {
+    const auto taps = static_cast<uint32_t>(c.taps);
+    for (int64_t i = 0; i < c.line_count; ++i) c.sources.push_back({c.lines[i] / taps, c.lines[i] % taps});
+}
+
 int64_t round_up(int64_t floats) { return (floats + 15) / 16 * 16; }
 
 // Blocks of rows, each with its planes; `lines` says of every plane which row and basis kernel it is for.
@@ -364,6 +397,7 @@ void check_convolution(Step& step, int64_t at, const Plan& plan) {
         if (c.combine == Combine::kOutputs && c.basis_lines) refuse(at, "has a kernel that does not go with its lines");
         check_lines(step, at, in);
         read_blocks(step, at);
+        if (!c.masks.empty()) c.basis_lines ? find_runs(c) : find_sources(c);
         if (c.combine == Combine::kSparse) check_entries(step, at);
         if (c.combine == Combine::kShared) check_shared(step, at);
         if (c.combine == Combine::kSliced) check_sliced(step, at);

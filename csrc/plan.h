@@ -47,6 +47,7 @@ struct Block {
     bool first, last;    // of the blocks that add to these rows
     int64_t row_start;   // where this block's entries of `row_start` begin
     int64_t weight;      // where this block's dense weights begin
+    int64_t run_begin = 0, run_end = 0;  // of `Convolution::runs`
 };
 
 // What a convolution needs whose channels are mixed first. Planes have the input's rows, each as wide as the wider of input
@@ -72,6 +73,9 @@ struct Convolution {
     const float* basis;
     const uint32_t* lines;
     std::vector<Block> blocks;
+    // What the lines are made from, for reading with masks: of basis lines the runs, of others each.
+    std::vector<LineRun> runs;
+    std::vector<LineSource> sources;
     // Or what `SharedRows` calls `group`, or `SlicedRows` `slice`.
     const uint32_t* row_start;
     const uint16_t* index;

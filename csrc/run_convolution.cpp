@@ -48,6 +48,8 @@ class Runner {
             source_ = input_;
         }
         mask_stride_ = (out_.plane() + 15) / 16;
+        adjacent_ = conv_.kernel_h == 3 && conv_.kernel_w == 3 && conv_.stride_h == 1 && conv_.stride_w == 1 &&
+                    conv_.dilation_w == 1 && conv_.left == 1;
         plan_taps();
     }
 
@@ -191,8 +193,8 @@ class Runner {
     void make_basis_lines(const Tile& t, const Block& block, float* lines, float* planes) const {
         if (masked_) {
             running_.kernels.masked_basis_lines(
-                {source(t, 0), conv_.channel_size, conv_.lines + block.line_begin,
-                 block.line_end - block.line_begin, conv_.bases, conv_.taps, conv_.basis, conv_.tap_offset.data(),
+                {source(t, 0), conv_.channel_size, t.start, adjacent_ ? out_.width : 0, conv_.runs.data() + block.run_begin,
+                 block.run_end - block.run_begin, conv_.bases, conv_.taps, conv_.basis, conv_.tap_offset.data(),
                  conv_.masks.data() + t.start / 16, mask_stride_, lines, tile_, t.positions});
             return;
         }
@@ -228,8 +230,8 @@ class Runner {
 
     void make_copied_lines(const Tile& t, const Block& block, float* lines) const {
         if (masked_) {
-            running_.kernels.tap_lines({source(t, 0), conv_.channel_size, conv_.lines + block.line_begin,
-                                        block.line_end - block.line_begin, conv_.taps, conv_.tap_offset.data(),
+            running_.kernels.tap_lines({source(t, 0), conv_.channel_size, conv_.sources.data() + block.line_begin,
+                                        block.line_end - block.line_begin, conv_.tap_offset.data(),
                                         conv_.masks.data() + t.start / 16, mask_stride_, lines, tile_, t.positions});
             return;
         }
@@ -385,7 +387,7 @@ class Runner {
     const float* source_;
     const float* residual_;
     float* output_;
-    bool pointwise_ = false, masked_ = false;
+    bool pointwise_ = false, masked_ = false, adjacent_ = false;
     int64_t tile_ = 0, images_ = 1, tiles_ = 1, step_size_ = 0, rows_spanned_ = 0, mask_stride_ = 0;
     std::vector<int32_t> offsets_;
     std::vector<Shifted> planes_;

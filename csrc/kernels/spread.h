@@ -8,6 +8,8 @@ namespace {
 using penni::Apart;
 using penni::BasisLines;
 using penni::CopyRow;
+using penni::LineRun;
+using penni::LineSource;
 using penni::MaskedBasisLines;
 using penni::TapLines;
 
@@ -15,20 +17,30 @@ using penni::TapLines;
 constexpr bool kReadsMasked = true;
 PENNI_INLINE Vec load_masked(const float* p, uint16_t mask) { return {_mm512_maskz_loadu_ps(mask, p)}; }
 
+// Sixteen neighbours from lane `First` of the first vector on; zero where the mask is.
+template <int First>
+PENNI_INLINE Vec neighbours(Vec first, Vec second, uint16_t mask) {
+    const __m512i low = _mm512_castps_si512(first.v), high = _mm512_castps_si512(second.v);
+    return {_mm512_castsi512_ps(_mm512_maskz_alignr_epi32(mask, high, low, First))};
+}
+template <int First>
+PENNI_INLINE Vec neighbours(Vec first, Vec second) {
+    return {_mm512_castsi512_ps(_mm512_alignr_epi32(_mm512_castps_si512(second.v), _mm512_castps_si512(first.v), First))};
+}
+
 constexpr int64_t kLinesAhead = 12;
 
 template <int P>
 PENNI_INLINE void tap_chunk(const TapLines& a, int64_t at) {
     const float* image = a.image + at;
     const uint16_t* masks = a.masks + at / Vec::kLanes;
-    const uint32_t taps = static_cast<uint32_t>(a.taps);
     float* out = a.out + at;
     for (int64_t i = 0; i < a.count; ++i, out += a.stride) {
-        const uint32_t channel = a.lines[i] / taps, tap = a.lines[i] % taps;
-        const float* from = image + channel * a.channel_size + a.tap_offset[tap];
-        const uint16_t* mask = masks + tap * a.mask_stride;
+        const LineSource line = a.lines[i];
+        const float* from = image + line.channel * a.channel_size + a.tap_offset[line.tap];
+        const uint16_t* mask = masks + line.tap * a.mask_stride;
         // Too short a run of each channel is read for the processor to see a pattern.
-        const float* later = image + a.lines[least(i + kLinesAhead, a.count - 1)] / taps * a.channel_size;
+        const float* later = image + a.lines[least(i + kLinesAhead, a.count - 1)].channel * a.channel_size;
 #pragma GCC unroll 8
         for (int p = 0; p < P; ++p) __builtin_prefetch(later + p * Vec::kLanes);
 #pragma GCC unroll 8
@@ -87,6 +99,84 @@ PENNI_INLINE void masked_basis_chunk(const float* image, const float* const* ker
     }
 }
 
+// What the left and the right of three neighbouring taps see, from the vectors that the middle one sees: a read across
+// two cache lines takes as long as two. `Width` is that of a row of the plane, where rows fill vectors or divide them:
+// then it is known where a row begins and ends. 0 stands for any other.
+constexpr uint16_t row_starts(int width) { return width >= 16 ? 1 : static_cast<uint16_t>(row_starts(width * 2) * ((1u << width) + 1)); }
+
+template <int P, int Width>
+PENNI_INLINE void see_left(const Vec (&value)[P], Vec before, const uint16_t* mask, Vec (&seen)[P]) {
+#pragma GCC unroll 8
+    for (int p = 0; p < P; ++p) {
+        if constexpr (Width >= Vec::kLanes) {
+            seen[p] = neighbours<15>(p * Vec::kLanes % Width ? value[p - 1] : Vec::broadcast(0.0f), value[p]);
+        } else if constexpr (Width > 0) {
+            seen[p] = neighbours<15>(value[p], value[p], static_cast<uint16_t>(~row_starts(Width)));
+        } else {
+            seen[p] = neighbours<15>(p ? value[p - 1] : before, value[p], mask[p]);
+        }
+    }
+}
+
+template <int P, int Width>
+PENNI_INLINE void see_right(const Vec (&value)[P], Vec behind, const uint16_t* mask, Vec (&seen)[P]) {
+#pragma GCC unroll 8
+    for (int p = 0; p < P; ++p) {
+        if constexpr (Width >= Vec::kLanes) {
+            seen[p] = neighbours<1>(value[p], (p + 1) * Vec::kLanes % Width ? value[p + 1] : Vec::broadcast(0.0f));
+        } else if constexpr (Width > 0) {
+            constexpr uint16_t ends = static_cast<uint16_t>(row_starts(Width) << (Width - 1));
+            seen[p] = neighbours<1>(value[p], value[p], static_cast<uint16_t>(~ends));
+        } else {
+            seen[p] = neighbours<1>(value[p], p < P - 1 ? value[p + 1] : behind, mask[p]);
+        }
+    }
+}
+
+// The same as `masked_basis_chunk` where the taps are three rows of three neighbours.
+template <int P, int N, int Width>
+PENNI_INLINE void adjacent_basis_chunk(const float* image, const float* const* kernel, const int32_t* tap_offset,
+                                       const uint16_t* masks, int64_t mask_stride, float* out, int64_t stride) {
+    const float* weights[N];
+    Vec sum[N][P];
+#pragma GCC unroll 8
+    for (int n = 0; n < N; ++n) {
+        weights[n] = kernel[n];
+#pragma GCC unroll 8
+        for (int p = 0; p < P; ++p) sum[n][p] = Vec::broadcast(0.0f);
+    }
+    const auto add = [&](int tap, const Vec(&value)[P]) __attribute__((always_inline)) {
+#pragma GCC unroll 8
+        for (int n = 0; n < N; ++n) {
+            const Vec weight = Vec::broadcast(weights[n][tap]);
+#pragma GCC unroll 8
+            for (int p = 0; p < P; ++p) sum[n][p] = fma(weight, value[p], sum[n][p]);
+        }
+    };
+    for (int row = 0; row < 3; ++row, masks += 3 * mask_stride) {
+        const float* from = image + tap_offset[3 * row + 1];
+        const uint16_t *left = masks, *middle = left + mask_stride, *right = middle + mask_stride;
+        Vec before{}, behind{}, value[P], seen[P];
+        if constexpr (Width == 0) {
+            // Of the vectors before and behind, the one pixel that is a neighbour, if it is one.
+            before = load_masked(from - Vec::kLanes, static_cast<uint16_t>(left[0] << 15));
+            behind = load_masked(from + P * Vec::kLanes, right[P - 1] >> 15);
+        }
+#pragma GCC unroll 8
+        for (int p = 0; p < P; ++p) value[p] = load_masked(from + p * Vec::kLanes, middle[p]);
+        see_left<P, Width>(value, before, left, seen);
+        add(3 * row, seen);
+        add(3 * row + 1, value);
+        see_right<P, Width>(value, behind, right, seen);
+        add(3 * row + 2, seen);
+    }
+#pragma GCC unroll 8
+    for (int n = 0; n < N; ++n) {
+#pragma GCC unroll 8
+        for (int p = 0; p < P; ++p) sum[n][p].store(out + n * stride + p * Vec::kLanes);
+    }
+}
+
 // The same for planes of one vector: four channels at once share the weights, and their sums do not wait for each other.
 template <int N>
 PENNI_INLINE void masked_basis_channels(const float* const* image, const MaskedBasisLines& a, uint16_t const* masks,
@@ -119,65 +209,87 @@ PENNI_INLINE void masked_basis_channels(const float* const* image, const MaskedB
     }
 }
 
-// How many lines from `line` on it did: four channels that are read through every basis kernel, or none.
+// Whether four runs could be made at once: of four channels, each read through every basis kernel.
 template <int N>
-PENNI_INLINE int64_t masked_basis_narrow(const MaskedBasisLines& a, int64_t line, int64_t at, float* out) {
-    if (line + 4 * N > a.count) return 0;
+PENNI_INLINE bool masked_basis_narrow(const MaskedBasisLines& a, const LineRun* run, int64_t at) {
     const float* image[4];
     for (int c = 0; c < 4; ++c) {
-        const uint32_t first = a.lines[line + c * N];
-        // Lines ascend, so that N of them within one channel are all of its lines.
-        if (first % N || a.lines[line + c * N + N - 1] != first + N - 1) return 0;
-        image[c] = a.image + first / N * a.channel_size + at;
+        if (!run[c].whole || run[c].line != run[0].line + c * N) return false;
+        image[c] = a.image + run[c].channel * a.channel_size + at;
     }
-    masked_basis_channels<N>(image, a, a.masks + at / Vec::kLanes, out);
-    return 4 * N;
+    masked_basis_channels<N>(image, a, a.masks + at / Vec::kLanes, a.out + run[0].line * a.stride + at);
+    return true;
+}
+
+template <int N>
+struct Number {
+    static constexpr int value = N;
+};
+
+// `Width` as above, or −1: the taps are not three rows of three neighbours.
+template <int P, int Width>
+void basis_runs(const MaskedBasisLines& a, int64_t at) {
+    const uint16_t* masks = a.masks + at / Vec::kLanes;
+    for (const LineRun *run = a.runs, *end = a.runs + a.count; run < end;) {
+        if constexpr (P == 1) {
+            bool done = false;
+            if (end - run >= 4) {
+                switch (a.bases) {
+                    case 1: done = masked_basis_narrow<1>(a, run, at); break;
+                    case 2: done = masked_basis_narrow<2>(a, run, at); break;
+                    case 3: done = masked_basis_narrow<3>(a, run, at); break;
+                    case 4: done = masked_basis_narrow<4>(a, run, at); break;
+                    case 5: done = masked_basis_narrow<5>(a, run, at); break;
+                    case 6: done = masked_basis_narrow<6>(a, run, at); break;
+                }
+            }
+            if (done) {
+                run += 4;
+                continue;
+            }
+        }
+        const float* image = a.image + run->channel * a.channel_size + at;
+        float* out = a.out + run->line * a.stride + at;
+        const float* kernel[penni::kRunLines];
+        for (uint32_t n = 0; n < run->count; ++n) kernel[n] = a.basis + run->kernels[n];
+        const auto chunk = [&](auto lines) __attribute__((always_inline)) {
+            constexpr int N = decltype(lines)::value;
+            // Six lines leave no registers for neighbours.
+            if constexpr (Width < 0 || N > 5) {
+                masked_basis_chunk<P, N>(image, kernel, a.taps, a.tap_offset, masks, a.mask_stride, out, a.stride);
+            } else {
+                adjacent_basis_chunk<P, N, Width>(image, kernel, a.tap_offset, masks, a.mask_stride, out, a.stride);
+            }
+        };
+        switch (run->count) {
+            case 1: chunk(Number<1>{}); break;
+            case 2: chunk(Number<2>{}); break;
+            case 3: chunk(Number<3>{}); break;
+            case 4: chunk(Number<4>{}); break;
+            case 5: chunk(Number<5>{}); break;
+            default: chunk(Number<6>{}); break;
+        }
+        ++run;
+    }
 }
 
 template <int P>
 void masked_basis(const MaskedBasisLines& a, int64_t at) {
-    constexpr int kKernels = 6;
-    const uint16_t* masks = a.masks + at / Vec::kLanes;
-    const uint32_t bases = static_cast<uint32_t>(a.bases);
-    float* out = a.out + at;
-    for (int64_t line = 0; line < a.count;) {
-        if constexpr (P == 1) {
-            int64_t done = 0;
-            switch (a.bases) {
-                case 1: done = masked_basis_narrow<1>(a, line, at, out); break;
-                case 2: done = masked_basis_narrow<2>(a, line, at, out); break;
-                case 3: done = masked_basis_narrow<3>(a, line, at, out); break;
-                case 4: done = masked_basis_narrow<4>(a, line, at, out); break;
-                case 5: done = masked_basis_narrow<5>(a, line, at, out); break;
-                case 6: done = masked_basis_narrow<6>(a, line, at, out); break;
-            }
-            if (done) {
-                line += done;
-                out += done * a.stride;
-                continue;
-            }
-        }
-        const uint32_t channel = a.lines[line] / bases;
-        const float* image = a.image + channel * a.channel_size + at;
-        const float* kernel[kKernels];
-        // Up to six lines at once: more would not fit the registers. Nine are better done as five and four.
-        int64_t left = 1;
-        while (line + left < a.count && left < 2 * kKernels && a.lines[line + left] / bases == channel) ++left;
-        const int64_t number = left > kKernels ? (left + 1) / 2 : left;
-        for (int64_t n = 0; n < number; ++n) kernel[n] = a.basis + a.lines[line + n] % bases * a.taps;
-#define PENNI_CASE(N)                                                                                                  case N: masked_basis_chunk<P, N>(image, kernel, a.taps, a.tap_offset, masks, a.mask_stride, out, a.stride); break;
-        switch (number) {
-            PENNI_CASE(1)
-            PENNI_CASE(2)
-            PENNI_CASE(3)
-            PENNI_CASE(4)
-            PENNI_CASE(5)
-            PENNI_CASE(6)
-        }
-#undef PENNI_CASE
-        line += number;
-        out += number * a.stride;
+    if (!a.width) {
+        basis_runs<P, -1>(a, at);
+        return;
     }
+    if ((a.start + at) % a.width == 0 || a.width < Vec::kLanes) {
+        if constexpr (P == 4) {
+            if (a.width == 64) return basis_runs<P, 64>(a, at);
+        }
+        if constexpr (P % 2 == 0) {
+            if (a.width == 32) return basis_runs<P, 32>(a, at);
+        }
+        if (a.width == 16) return basis_runs<P, 16>(a, at);
+        if (a.width == 8) return basis_runs<P, 8>(a, at);
+    }
+    basis_runs<P, 0>(a, at);
 }
 
 void masked_basis_lines(const MaskedBasisLines& a) {

@@ -130,12 +130,24 @@ struct BasisLines {
     int64_t mask_stride;
 };
 
+// Neighbouring lines of one channel, as many as are made at once. Found when a plan is read, not anew for each tile.
+constexpr uint32_t kRunLines = 6;
+struct LineRun {
+    uint32_t channel;
+    uint32_t line, count;         // counted from the first line of the block
+    uint32_t kernels[kRunLines];  // where each basis kernel begins
+    bool whole;                   // every basis kernel there is, in order
+};
+
 // Basis lines of many channels, read from the input with masks as above.
 struct MaskedBasisLines {
     const float* image;     // all channels, at the tile's first position
     int64_t channel_size;
-    const uint32_t* lines;  // channel * bases + basis kernel
-    int64_t count, bases, taps;
+    int64_t start;          // that position in the plane
+    int64_t width;          // of the plane, if the taps are three rows of three neighbours, the middle one straight above;
+                            // else 0
+    const LineRun* runs;
+    int64_t count, bases, taps;  // `count` runs
     const float* basis;
     const int32_t* tap_offset;
     const uint16_t* masks;
@@ -185,12 +197,16 @@ struct MixedRows {
 
 constexpr int64_t kMixedAhead = 8;
 
+struct LineSource {
+    uint32_t channel, tap;
+};
+
 // Lines that are the input seen through taps, read with masks as above.
 struct TapLines {
     const float* image;     // all channels, at the tile's first position
     int64_t channel_size;   // floats from one channel to the next
-    const uint32_t* lines;  // channel * taps + tap
-    int64_t count, taps;
+    const LineSource* lines;
+    int64_t count;
     const int32_t* tap_offset;
     const uint16_t* masks;
     int64_t mask_stride;

@@ -67,6 +67,15 @@ _DECOMPOSED = [
     Case(12, (16, 40), 3, kernel=(2, 5), padding=(4, 5, 6, 7)),
     Case(8, (6, 6), 3, padding=(9, 12, 7, 15), activation="gelu"),
     Case(33, (8, 8), 12, density=0.02),
+    # Rows that fill vectors or divide them, by any number of basis kernels, and neighbours that lie to one side.
+    Case(5, (20, 64), 9, bases=6, density=0.6, residual=True),
+    Case(6, (11, 32), 8, bases=4, density=0.4),
+    Case(7, (5, 8), 6, bases=3, batch=2),
+    Case(6, (6, 24), 5, bases=7, density=0.7),
+    Case(4, (9, 16), 7, padding=(0, 2, 2, 0)),
+    Case(4, (9, 16), 7, padding=(2, 0, 0, 2)),
+    Case(3, (12, 48), 5, dilation=(2, 1), padding=(2, 2, 1, 1)),
+    Case(12, (6, 16), 5, bases=1, density=0.5),
 ]
 _ORDINARY = [
     Case(3, (17, 19), 26, density=1.0),
