@@ -57,7 +57,6 @@ class Runner {
         if (source_ != input_) take_apart();
         const int64_t groups = (running_.batch + images_ - 1) / images_;
         const int64_t tasks = groups * tiles_;
-        // Too few tiles for the threads: split the rows too, at the price of making the lines again.
         const int64_t align = conv_.combine == Combine::kDense     ? kPanelRows
                               : conv_.combine == Combine::kOutputs ? kPanelOutputs
                               : conv_.combine == Combine::kShared  ? kSharedRows
@@ -66,8 +65,7 @@ class Runner {
         const int64_t units = (conv_.rows + align - 1) / align;
         const double work = conv_.macs / 8 * static_cast<double>(running_.batch);
         const bool share = running_.pool && work > kWorthSharing;
-        int64_t parts = 1;
-        if (share && tasks < running_.threads()) parts = std::min<int64_t>((running_.threads() + tasks - 1) / tasks, units);
+        const int64_t parts = share ? parts_of_rows(tasks, units) : 1;
         running_.each(tasks * parts, work, [&](int64_t task, int worker) {
             const int64_t part = task % parts, tile = task / parts % tiles_, group = task / parts / tiles_;
             const int64_t image = group * images_;
@@ -80,6 +78,26 @@ class Runner {
     }
 
   private:
+    // Where the tiles do not share out evenly among the threads, into how many parts to split the rows too: that shares out
+    // better, and makes the lines of a tile once for every part.
+    int64_t parts_of_rows(int64_t tasks, int64_t units) const {
+        const double lines = static_cast<double>(conv_.line_count) * (conv_.basis_lines ? static_cast<double>(conv_.taps) : 2);
+        const double rows = conv_.macs / static_cast<double>(out_.plane()) - (conv_.basis_lines ? lines : 0);
+        const int64_t threads = running_.threads();
+        int64_t best = 1;
+        double least = 0;
+        for (int64_t parts = 1; parts <= std::min(threads, units); ++parts) {
+            const auto turns = static_cast<double>((tasks * parts + threads - 1) / threads);
+            const double time = turns * (lines + rows / static_cast<double>(parts));
+            // A few per cent are not worth the lines.
+            if (parts == 1 || time < 0.97 * least) {
+                least = time;
+                best = parts;
+            }
+        }
+        return best;
+    }
+
     // Where each tap finds its pixels in the copies that prepare_plane makes of one channel.
     void plan_taps() {
         if (masked_ || (!conv_.basis_lines && conv_.combine != Combine::kDepthwise)) return;
