@@ -26,22 +26,32 @@ def dead_channels(
     The zeros among the weights decide, not what the others happen to be: a kernel whose every weight is negative, say,
     lets nothing through between two clamps. What is dead has to be so with other weights in the same places too.
     """
+    generator = torch.Generator().manual_seed(1)
     found = _dead(model, images, names, constants, None)
-    return _dead(_redrawn(model), images, names, constants, found)
+    for other in (_opposite, lambda weight: torch.randn(weight.shape, generator=generator, dtype=torch.float64)):
+        found = _dead(_reweighted(model, other), images, names, constants, found)
+    return found
 
 
-def _redrawn(model: nn.Module) -> nn.Module:
+def _opposite(weight: Tensor) -> Tensor:
+    return -weight / weight.std()
+
+
+def _reweighted(model: nn.Module, other: Callable[[Tensor], Tensor]) -> nn.Module:
     """A copy whose convolutions have other weights where they are not zero, and larger ones: what norms add stays as it
-    is, and must not decide which clamps are open.
+    is, and must not decide which clamps are open. Clamps from above, behind which nothing more is seen, are lifted.
     """
     model = copy.deepcopy(model)
-    generator = torch.Generator().manual_seed(1)
+    for module in list(model.modules()):
+        for name, child in module.named_children():
+            if isinstance(child, nn.ReLU6):
+                setattr(module, name, nn.ReLU())
     with torch.no_grad():
         for module in model.modules():
-            if isinstance(module, (nn.Conv2d, nn.ConvTranspose2d)):
+            if isinstance(module, (nn.Conv2d, nn.ConvTranspose2d)) and module.weight.numel() > 1:
                 weight = module.weight
-                drawn = torch.randn(weight.shape, generator=generator, dtype=torch.float64).to(weight.dtype)
-                weight.copy_(torch.where(weight == 0, 0.0, drawn * 4 * weight.std()))
+                new = other(weight).to(weight.dtype) * 4 * weight.std()
+                weight.copy_(torch.where(weight == 0, 0.0, new))
     return model
 
 
@@ -64,9 +74,9 @@ def _dead(
         zero = {channel for channel, value in constant.items() if value == 0}
         alive = asked - zero
         # A clamp may hide a change in one direction.
-        unread = _ignored(model, batches, answers, name, _higher, alive)
-        unread = _ignored(model, batches, answers, name, _lower, unread)
-        unread = _ignored(model, batches, answers, name, _mixed, unread)
+        unread = alive
+        for batch, answer, change in zip(batches, answers, (_higher, _lower, _mixed), strict=True):
+            unread = _ignored(model, [batch], [answer], name, change, unread)
         shifted = set(constant) - zero - unread if constants else set()
         dead[name] = zero | unread | _ignored(model, batches, answers, name, _zeros, shifted)
     return dead
