@@ -15,7 +15,8 @@ import penni
 from penni.pruning import kill_dead_filters
 from penni.recipes import read
 from penni.recipes.targets import parse_target, split_targets
-from penni.training.steering import TOLERANCE, Search, Steering
+from penni.training.search import Search
+from penni.training.steering import TOLERANCE, Steering
 
 Command = Callable[..., tuple[int, str, str]]
 IMAGE = torch.zeros(2, 1, 8, 8)
