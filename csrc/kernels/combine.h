@@ -1,5 +1,6 @@
 // The second stage: output rows as weighted sums of scratch lines, sparse or dense.
 #pragma once
+#include "chunks.h"
 #include "table.h"
 #include "vec.h"
 
@@ -105,26 +106,7 @@ void sparse_chunk(const SparseRows& a, int64_t at, int64_t count) {
 }
 
 void sparse_rows(const SparseRows& a) {
-    constexpr int64_t kWidest = 8;
-    const int64_t positions = a.lines.positions;
-    for (int64_t at = 0; at < positions;) {
-        const int64_t left = (positions - at + Vec::kLanes - 1) / Vec::kLanes;
-        // Nine vectors are better done as five and four than as eight and one.
-        const int64_t chunks = (left + kWidest - 1) / kWidest;
-        const int64_t vectors = (left + chunks - 1) / chunks;
-        const int64_t count = least(positions - at, vectors * Vec::kLanes);
-        switch (vectors) {
-            case 1: sparse_chunk<1>(a, at, count); break;
-            case 2: sparse_chunk<2>(a, at, count); break;
-            case 3: sparse_chunk<3>(a, at, count); break;
-            case 4: sparse_chunk<4>(a, at, count); break;
-            case 5: sparse_chunk<5>(a, at, count); break;
-            case 6: sparse_chunk<6>(a, at, count); break;
-            case 7: sparse_chunk<7>(a, at, count); break;
-            default: sparse_chunk<8>(a, at, count); break;
-        }
-        at += count;
-    }
+    each_chunk<8>(a.lines.positions, [&](auto vectors, int64_t at, int64_t count) { sparse_chunk<vectors.value>(a, at, count); });
 }
 
 // Weights come from far away and are read once: so many entries ahead they are asked for.
@@ -175,28 +157,9 @@ void shared_chunk(const SharedRows& a, int64_t at, int64_t count) {
 }
 
 void shared_rows(const SharedRows& a) {
-    constexpr int64_t kWidest = Vec::kRegisters == 32 ? 4 : 2;
-    const int64_t positions = a.lines.positions;
-    for (int64_t at = 0; at < positions;) {
-        const int64_t left = (positions - at + Vec::kLanes - 1) / Vec::kLanes;
-        const int64_t chunks = (left + kWidest - 1) / kWidest;
-        const int64_t vectors = (left + chunks - 1) / chunks;
-        const int64_t count = least(positions - at, vectors * Vec::kLanes);
-        if constexpr (kWidest == 4) {
-            switch (vectors) {
-                case 1: shared_chunk<1>(a, at, count); break;
-                case 2: shared_chunk<2>(a, at, count); break;
-                case 3: shared_chunk<3>(a, at, count); break;
-                default: shared_chunk<4>(a, at, count); break;
-            }
-        } else {
-            switch (vectors) {
-                case 1: shared_chunk<1>(a, at, count); break;
-                default: shared_chunk<2>(a, at, count); break;
-            }
-        }
-        at += count;
-    }
+    constexpr int kWidest = Vec::kRegisters == 32 ? 4 : 2;
+    each_chunk<kWidest>(a.lines.positions,
+                        [&](auto vectors, int64_t at, int64_t count) { shared_chunk<vectors.value>(a, at, count); });
 }
 
 template <int P>
@@ -236,32 +199,9 @@ void sliced_chunk(const SlicedRows& a, int64_t at, int64_t count) {
 
 void sliced_rows(const SlicedRows& a) {
     // Four rows of so many vectors fill the registers.
-    constexpr int64_t kWidest = Vec::kRegisters == 32 ? 7 : 3;
-    const int64_t positions = a.lines.positions;
-    for (int64_t at = 0; at < positions;) {
-        const int64_t left = (positions - at + Vec::kLanes - 1) / Vec::kLanes;
-        const int64_t chunks = (left + kWidest - 1) / kWidest;
-        const int64_t vectors = (left + chunks - 1) / chunks;
-        const int64_t count = least(positions - at, vectors * Vec::kLanes);
-        if constexpr (kWidest == 7) {
-            switch (vectors) {
-                case 1: sliced_chunk<1>(a, at, count); break;
-                case 2: sliced_chunk<2>(a, at, count); break;
-                case 3: sliced_chunk<3>(a, at, count); break;
-                case 4: sliced_chunk<4>(a, at, count); break;
-                case 5: sliced_chunk<5>(a, at, count); break;
-                case 6: sliced_chunk<6>(a, at, count); break;
-                default: sliced_chunk<7>(a, at, count); break;
-            }
-        } else {
-            switch (vectors) {
-                case 1: sliced_chunk<1>(a, at, count); break;
-                case 2: sliced_chunk<2>(a, at, count); break;
-                default: sliced_chunk<3>(a, at, count); break;
-            }
-        }
-        at += count;
-    }
+    constexpr int kWidest = Vec::kRegisters == 32 ? 7 : 3;
+    each_chunk<kWidest>(a.lines.positions,
+                        [&](auto vectors, int64_t at, int64_t count) { sliced_chunk<vectors.value>(a, at, count); });
 }
 
 // M rows of one panel at once: every line is loaded once for M rows.
@@ -312,31 +252,12 @@ void dense_chunk(const DenseRows& a, int64_t at, int64_t count) {
 
 // Chunks of 1 to `kMost` vectors; the rows per tile fill the registers.
 void dense_rows(const DenseRows& a) {
-    constexpr int64_t kMost = Vec::kRegisters == 32 ? 6 : 3;
-    const int64_t positions = a.lines.positions;
-    for (int64_t at = 0; at < positions;) {
-        const int64_t left = (positions - at + Vec::kLanes - 1) / Vec::kLanes;
-        const int64_t chunks = (left + kMost - 1) / kMost;
-        const int64_t vectors = (left + chunks - 1) / chunks;
-        const int64_t count = least(positions - at, vectors * Vec::kLanes);
-        if constexpr (Vec::kRegisters == 32) {
-            switch (vectors) {
-                case 1: dense_chunk<1, 24>(a, at, count); break;
-                case 2: dense_chunk<2, 12>(a, at, count); break;
-                case 3: dense_chunk<3, 8>(a, at, count); break;
-                case 4: dense_chunk<4, 6>(a, at, count); break;
-                case 5: dense_chunk<5, 4>(a, at, count); break;
-                default: dense_chunk<6, 4>(a, at, count); break;
-            }
-        } else {
-            switch (vectors) {
-                case 1: dense_chunk<1, 12>(a, at, count); break;
-                case 2: dense_chunk<2, 6>(a, at, count); break;
-                default: dense_chunk<3, 4>(a, at, count); break;
-            }
-        }
-        at += count;
-    }
+    constexpr bool many = Vec::kRegisters == 32;
+    constexpr int kMost = many ? 6 : 3;
+    constexpr int kRows[] = {many ? 24 : 12, many ? 12 : 6, many ? 8 : 4, 6, 4, 4};
+    each_chunk<kMost>(a.lines.positions, [&](auto vectors, int64_t at, int64_t count) {
+        dense_chunk<vectors.value, kRows[vectors.value - 1]>(a, at, count);
+    });
 }
 
 // Few positions: vectors go along the outputs instead. N positions, V vectors of outputs.

@@ -1,5 +1,6 @@
 // The first stage: lines made from input planes, by copying shifted rows or by convolving with the basis kernels.
 #pragma once
+#include "chunks.h"
 #include "table.h"
 #include "vec.h"
 
@@ -49,21 +50,7 @@ PENNI_INLINE void tap_chunk(const TapLines& a, int64_t at) {
 }
 
 void tap_lines(const TapLines& a) {
-    for (int64_t at = 0; at < a.positions;) {
-        const int64_t left = (a.positions - at + Vec::kLanes - 1) / Vec::kLanes;
-        const int64_t chunks = (left + 7) / 8, vectors = (left + chunks - 1) / chunks;
-        switch (vectors) {
-            case 1: tap_chunk<1>(a, at); break;
-            case 2: tap_chunk<2>(a, at); break;
-            case 3: tap_chunk<3>(a, at); break;
-            case 4: tap_chunk<4>(a, at); break;
-            case 5: tap_chunk<5>(a, at); break;
-            case 6: tap_chunk<6>(a, at); break;
-            case 7: tap_chunk<7>(a, at); break;
-            default: tap_chunk<8>(a, at); break;
-        }
-        at += vectors * Vec::kLanes;
-    }
+    each_chunk<8>(a.positions, [&](auto vectors, int64_t at, int64_t) { tap_chunk<vectors.value>(a, at); });
 }
 constexpr auto kTapLines = &tap_lines;
 
@@ -221,11 +208,6 @@ PENNI_INLINE bool masked_basis_narrow(const MaskedBasisLines& a, const LineRun* 
     return true;
 }
 
-template <int N>
-struct Number {
-    static constexpr int value = N;
-};
-
 // `Width` as above, or −1: the taps are not three rows of three neighbours.
 template <int P, int Width>
 void basis_runs(const MaskedBasisLines& a, int64_t at) {
@@ -233,15 +215,10 @@ void basis_runs(const MaskedBasisLines& a, int64_t at) {
     for (const LineRun *run = a.runs, *end = a.runs + a.count; run < end;) {
         if constexpr (P == 1) {
             bool done = false;
-            if (end - run >= 4) {
-                switch (a.bases) {
-                    case 1: done = masked_basis_narrow<1>(a, run, at); break;
-                    case 2: done = masked_basis_narrow<2>(a, run, at); break;
-                    case 3: done = masked_basis_narrow<3>(a, run, at); break;
-                    case 4: done = masked_basis_narrow<4>(a, run, at); break;
-                    case 5: done = masked_basis_narrow<5>(a, run, at); break;
-                    case 6: done = masked_basis_narrow<6>(a, run, at); break;
-                }
+            if (end - run >= 4 && a.bases <= penni::kRunLines) {
+                with_number<penni::kRunLines>(a.bases, [&](auto bases) __attribute__((always_inline)) {
+                    done = masked_basis_narrow<bases.value>(a, run, at);
+                });
             }
             if (done) {
                 run += 4;
@@ -261,14 +238,7 @@ void basis_runs(const MaskedBasisLines& a, int64_t at) {
                 adjacent_basis_chunk<P, N, Width>(image, kernel, a.tap_offset, masks, a.mask_stride, out, a.stride);
             }
         };
-        switch (run->count) {
-            case 1: chunk(Number<1>{}); break;
-            case 2: chunk(Number<2>{}); break;
-            case 3: chunk(Number<3>{}); break;
-            case 4: chunk(Number<4>{}); break;
-            case 5: chunk(Number<5>{}); break;
-            default: chunk(Number<6>{}); break;
-        }
+        with_number<penni::kRunLines>(run->count, chunk);
         ++run;
     }
 }
@@ -293,17 +263,7 @@ void masked_basis(const MaskedBasisLines& a, int64_t at) {
 }
 
 void masked_basis_lines(const MaskedBasisLines& a) {
-    for (int64_t at = 0; at < a.positions;) {
-        const int64_t left = (a.positions - at + Vec::kLanes - 1) / Vec::kLanes;
-        const int64_t chunks = (left + 3) / 4, vectors = (left + chunks - 1) / chunks;
-        switch (vectors) {
-            case 1: masked_basis<1>(a, at); break;
-            case 2: masked_basis<2>(a, at); break;
-            case 3: masked_basis<3>(a, at); break;
-            default: masked_basis<4>(a, at); break;
-        }
-        at += vectors * Vec::kLanes;
-    }
+    each_chunk<4>(a.positions, [&](auto vectors, int64_t at, int64_t) { masked_basis<vectors.value>(a, at); });
 }
 constexpr auto kMaskedBasisLines = &masked_basis_lines;
 #else
@@ -443,45 +403,18 @@ PENNI_INLINE void basis_chunk(const BasisLines& a, int64_t from, int64_t at, int
     basis_chunk<P, N, false>(a, from, at, count);
 }
 
-template <int P>
-PENNI_INLINE void basis_group(const BasisLines& a, int64_t from, int64_t number, int64_t at, int64_t count) {
-    switch (number) {
-        case 1: basis_chunk<P, 1>(a, from, at, count); break;
-        case 2: basis_chunk<P, 2>(a, from, at, count); break;
-        case 3: basis_chunk<P, 3>(a, from, at, count); break;
-        case 4: basis_chunk<P, 4>(a, from, at, count); break;
-        case 5: basis_chunk<P, 5>(a, from, at, count); break;
-        default: basis_chunk<P, 6>(a, from, at, count); break;
-    }
-}
-
 void basis_lines(const BasisLines& a) {
-    constexpr int64_t kWidest = Vec::kRegisters == 32 ? 4 : 2;
-    constexpr int64_t kKernels = 6;
+    constexpr int kWidest = Vec::kRegisters == 32 ? 4 : 2;
+    constexpr int kKernels = 6;
     const int64_t groups = (a.count + kKernels - 1) / kKernels;
-    for (int64_t at = 0; at < a.positions;) {
-        const int64_t left = (a.positions - at + Vec::kLanes - 1) / Vec::kLanes;
-        const int64_t chunks = (left + kWidest - 1) / kWidest;
-        const int64_t vectors = (left + chunks - 1) / chunks;
-        const int64_t count = least(a.positions - at, vectors * Vec::kLanes);
+    each_chunk<kWidest>(a.positions, [&](auto vectors, int64_t at, int64_t count) {
         for (int64_t group = 0; group < groups; ++group) {
             const int64_t from = a.count * group / groups, number = a.count * (group + 1) / groups - from;
-            if constexpr (Vec::kRegisters == 32) {
-                switch (vectors) {
-                    case 1: basis_group<1>(a, from, number, at, count); break;
-                    case 2: basis_group<2>(a, from, number, at, count); break;
-                    case 3: basis_group<3>(a, from, number, at, count); break;
-                    default: basis_group<4>(a, from, number, at, count); break;
-                }
-            } else {
-                switch (vectors) {
-                    case 1: basis_group<1>(a, from, number, at, count); break;
-                    default: basis_group<2>(a, from, number, at, count); break;
-                }
-            }
+            with_number<kKernels>(number, [&](auto kernels) __attribute__((always_inline)) {
+                basis_chunk<vectors.value, kernels.value>(a, from, at, count);
+            });
         }
-        at += count;
-    }
+    });
 }
 
 }  // namespace
