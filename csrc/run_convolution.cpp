@@ -205,6 +205,8 @@ class Runner {
         a.high = kInfinity;
         a.masks = conv_.masks.data() + t.start / 16;
         a.mask_stride = mask_stride_;
+        a.begin = t.start;
+        a.width = adjacent_ ? out_.width : 0;
         return a;
     }
 

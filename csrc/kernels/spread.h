@@ -120,18 +120,10 @@ PENNI_INLINE void see_right(const Vec (&value)[P], Vec behind, const uint16_t* m
     }
 }
 
-// The same as `masked_basis_chunk` where the taps are three rows of three neighbours.
+// Adds what the three rows of three neighbouring taps see, P vectors of it, times the weights of N kernels.
 template <int P, int N, int Width>
-PENNI_INLINE void adjacent_basis_chunk(const float* image, const float* const* kernel, const int32_t* tap_offset,
-                                       const uint16_t* masks, int64_t mask_stride, float* out, int64_t stride) {
-    const float* weights[N];
-    Vec sum[N][P];
-#pragma GCC unroll 8
-    for (int n = 0; n < N; ++n) {
-        weights[n] = kernel[n];
-#pragma GCC unroll 8
-        for (int p = 0; p < P; ++p) sum[n][p] = Vec::broadcast(0.0f);
-    }
+PENNI_INLINE void add_adjacent(const float* image, const float* const* weights, const int32_t* tap_offset,
+                               const uint16_t* masks, int64_t mask_stride, Vec (&sum)[N][P]) {
     const auto add = [&](int tap, const Vec(&value)[P]) __attribute__((always_inline)) {
 #pragma GCC unroll 8
         for (int n = 0; n < N; ++n) {
@@ -157,6 +149,38 @@ PENNI_INLINE void adjacent_basis_chunk(const float* image, const float* const* k
         see_right<P, Width>(value, behind, right, seen);
         add(3 * row + 2, seen);
     }
+}
+
+// Calls `function` with the width of the plane's rows as a type, if P vectors from position `start` on are made of such rows;
+// else with 0.
+template <int P, typename Function>
+PENNI_INLINE void with_width(int64_t width, int64_t start, Function&& function) {
+    if (width < Vec::kLanes || start % width == 0) {
+        if constexpr (P == 4) {
+            if (width == 64) return function(Number<64>{});
+        }
+        if constexpr (P % 2 == 0) {
+            if (width == 32) return function(Number<32>{});
+        }
+        if (width == 16) return function(Number<16>{});
+        if (width == 8) return function(Number<8>{});
+    }
+    function(Number<0>{});
+}
+
+// The same as `masked_basis_chunk` where the taps are three rows of three neighbours.
+template <int P, int N, int Width>
+PENNI_INLINE void adjacent_basis_chunk(const float* image, const float* const* kernel, const int32_t* tap_offset,
+                                       const uint16_t* masks, int64_t mask_stride, float* out, int64_t stride) {
+    const float* weights[N];
+    Vec sum[N][P];
+#pragma GCC unroll 8
+    for (int n = 0; n < N; ++n) {
+        weights[n] = kernel[n];
+#pragma GCC unroll 8
+        for (int p = 0; p < P; ++p) sum[n][p] = Vec::broadcast(0.0f);
+    }
+    add_adjacent<P, N, Width>(image, weights, tap_offset, masks, mask_stride, sum);
 #pragma GCC unroll 8
     for (int n = 0; n < N; ++n) {
 #pragma GCC unroll 8
@@ -247,19 +271,9 @@ template <int P>
 void masked_basis(const MaskedBasisLines& a, int64_t at) {
     if (!a.width) {
         basis_runs<P, -1>(a, at);
-        return;
+    } else {
+        with_width<P>(a.width, a.start + at, [&](auto width) { basis_runs<P, width.value>(a, at); });
     }
-    if ((a.start + at) % a.width == 0 || a.width < Vec::kLanes) {
-        if constexpr (P == 4) {
-            if (a.width == 64) return basis_runs<P, 64>(a, at);
-        }
-        if constexpr (P % 2 == 0) {
-            if (a.width == 32) return basis_runs<P, 32>(a, at);
-        }
-        if (a.width == 16) return basis_runs<P, 16>(a, at);
-        if (a.width == 8) return basis_runs<P, 8>(a, at);
-    }
-    basis_runs<P, 0>(a, at);
 }
 
 void masked_basis_lines(const MaskedBasisLines& a) {
@@ -268,7 +282,6 @@ void masked_basis_lines(const MaskedBasisLines& a) {
 constexpr auto kMaskedBasisLines = &masked_basis_lines;
 #else
 constexpr bool kReadsMasked = false;
-PENNI_INLINE Vec load_masked(const float* p, uint16_t) { return Vec::load(p); }
 constexpr void (*kTapLines)(const TapLines&) = nullptr;
 constexpr void (*kMaskedBasisLines)(const MaskedBasisLines&) = nullptr;
 #endif
@@ -349,6 +362,22 @@ void take_apart(const Apart& a) {
     }
 }
 
+template <int P, int N, typename Load>
+PENNI_INLINE void add_taps(const BasisLines& a, const float* const* kernel, int64_t at, Vec (&sum)[N][P], Load&& load) {
+    for (int64_t tap = 0; tap < a.taps; ++tap) {
+        const float* plane = a.plane + a.tap_offset[tap] + at;
+        Vec value[P];
+#pragma GCC unroll 8
+        for (int p = 0; p < P; ++p) value[p] = load(plane + p * Vec::kLanes, tap, p);
+#pragma GCC unroll 8
+        for (int n = 0; n < N; ++n) {
+            const Vec weight = Vec::broadcast(kernel[n][tap]);
+#pragma GCC unroll 8
+            for (int p = 0; p < P; ++p) sum[n][p] = fma(weight, value[p], sum[n][p]);
+        }
+    }
+}
+
 template <int P, int N, bool Masked>
 void basis_chunk(const BasisLines& a, int64_t from, int64_t at, int64_t count) {
     const float* kernel[N];
@@ -360,23 +389,23 @@ void basis_chunk(const BasisLines& a, int64_t from, int64_t at, int64_t count) {
 #pragma GCC unroll 8
         for (int p = 0; p < P; ++p) sum[n][p] = start;
     }
-    for (int64_t tap = 0; tap < a.taps; ++tap) {
-        const float* plane = a.plane + a.tap_offset[tap] + at;
-        Vec value[P];
-        if constexpr (Masked) {
-            const uint16_t* mask = a.masks + tap * a.mask_stride + at / Vec::kLanes;
-#pragma GCC unroll 8
-            for (int p = 0; p < P; ++p) value[p] = load_masked(plane + p * Vec::kLanes, mask[p]);
+#if defined(PENNI_AVX512)
+    if constexpr (Masked) {
+        const uint16_t* masks = a.masks + at / Vec::kLanes;
+        if (a.width) {
+            with_width<P>(a.width, a.begin + at, [&](auto width) __attribute__((always_inline)) {
+                add_adjacent<P, N, width.value>(a.plane + at, kernel, a.tap_offset, masks, a.mask_stride, sum);
+            });
         } else {
-#pragma GCC unroll 8
-            for (int p = 0; p < P; ++p) value[p] = Vec::load(plane + p * Vec::kLanes);
+            add_taps<P, N>(a, kernel, at, sum, [&](const float* from, int64_t tap, int p) __attribute__((always_inline)) {
+                return load_masked(from, masks[tap * a.mask_stride + p]);
+            });
         }
-#pragma GCC unroll 8
-        for (int n = 0; n < N; ++n) {
-            const Vec weight = Vec::broadcast(kernel[n][tap]);
-#pragma GCC unroll 8
-            for (int p = 0; p < P; ++p) sum[n][p] = fma(weight, value[p], sum[n][p]);
-        }
+    } else
+#endif
+    {
+        add_taps<P, N>(a, kernel, at, sum,
+                       [&](const float* from, int64_t, int) __attribute__((always_inline)) { return Vec::load(from); });
     }
     const Vec low = Vec::broadcast(a.low), high = Vec::broadcast(a.high);
 #pragma GCC unroll 8
@@ -397,7 +426,8 @@ void basis_chunk(const BasisLines& a, int64_t from, int64_t at, int64_t count) {
 
 template <int P, int N>
 PENNI_INLINE void basis_chunk(const BasisLines& a, int64_t from, int64_t at, int64_t count) {
-    if constexpr (kReadsMasked) {
+    // With masks there is one kernel for each plane: a depthwise convolution.
+    if constexpr (kReadsMasked && N == 1) {
         if (a.masks) return basis_chunk<P, N, true>(a, from, at, count);
     }
     basis_chunk<P, N, false>(a, from, at, count);

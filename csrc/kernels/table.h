@@ -125,9 +125,10 @@ struct BasisLines {
     bool exact;  // write no more than `positions` floats of a line
     // Not null: `plane` is the input itself at the tile's first position, and bit l of masks[tap * mask_stride + v]
     // says whether lane l of the v-th sixteen positions lies inside the image for that tap. Only sets with
-    // `reads_masked` take this.
+    // `reads_masked` take this, and then one kernel.
     const uint16_t* masks;
     int64_t mask_stride;
+    int64_t begin, width;  // of such a tile its first position in the plane, and what `MaskedBasisLines` calls `width`
 };
 
 // Neighbouring lines of one channel, as many as are made at once. Found when a plan is read, not anew for each tile.
