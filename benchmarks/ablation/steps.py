@@ -46,13 +46,14 @@ def steps(retrain: int, finetune: int) -> list[Step]:
                 "optimiser.nesterov=true",
                 "retrain.learning_rate=0.03",
                 "retrain.schedule=constant",
-                "finetune.learning_rate=0.03",
+                "finetune.learning_rate=0.04",
                 "finetune.schedule=cosine",
             ),
         ),
         Step("global", "ranked over all layers", ("prune.scope=global",)),
         Step("balanced", "ranked for MACs and parameters", ("prune.scope=balanced",)),
-        Step("distilled", "taught by the base network", ("retrain.distillation=0.5", "finetune.distillation=0.5")),
+        Step("distilled", "taught by the base network", ("retrain.distillation=0.7", "finetune.distillation=0.7")),
+        Step("four", "four basis kernels, not five", ("decompose.bases=4",)),
     ]
 
 

@@ -95,7 +95,7 @@ ROWS = [
         "resnet56-cifar10-paper-short",
         "ResNet56",
         "the paper's, shortened",
-        _shortened("resnet56", 8, 14),
+        _shortened("resnet56", 10, 18),
         _AIMS["ResNet56"],
     ),
     Row(
