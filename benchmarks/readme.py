@@ -12,8 +12,13 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 MARKED = re.compile(r"(<!-- results -->\n).*?(<!-- /results -->)", re.DOTALL)
-RUN = ROOT / "results" / "resnet56-cifar10-short"
+RESULTS = ROOT / "results"
 ENGINE = ROOT / "results" / "engine"
+# Networks that were compressed here: their records, and where their times are.
+RUNS = {
+    "resnet56-cifar10-short": ("ResNet56, CIFAR-10", ENGINE / "resnet56-t1-b1.json"),
+    "vgg16-cifar10-short": ("VGG16, CIFAR-10", RESULTS / "vgg16-cifar10-short" / "latency.json"),
+}
 # Structures of the paper's tables: they have a speed, and no accuracy of their own.
 STRUCTURES = {
     "vgg16": "VGG16, CIFAR-10, structure of the paper's table",
@@ -27,7 +32,7 @@ def table() -> str:
     rows = [
         "| network | accuracy | parameters | MACs | one image, one thread |",
         "| --- | --- | --- | --- | --- |",
-        _trained_row(),
+        *(_trained_row(*run) for run in RUNS.items() if (RESULTS / run[0]).is_dir()),
     ]
     for name, title in STRUCTURES.items():
         record = _measured(name)
@@ -39,21 +44,22 @@ def table() -> str:
         f"Times on one core of an {record['machine']['processor']}, {record['date'][:10]}, float32, against the "
         f"fastest of PyTorch {versions['torch'].partition('+')[0]}, ONNX Runtime {versions['onnxruntime']} and "
         f"OpenVINO {versions['openvino'].partition('-')[0]} on the dense network; more, and what was missed, in "
-        "[results/engine](results/engine/README.md). Accuracies are in [results](results): the ResNet56 there was "
-        "compressed from given weights in 22 epochs.",
+        "[results/engine](results/engine/README.md). The networks with an accuracy were compressed from given weights; "
+        "their records are in [results](results), and [a table](results/cifar10/TABLE.md) sets them beside the "
+        "paper's.",
     ]
     return "\n".join(rows) + "\n"
 
 
-def _trained_row() -> str:
-    lines = [json.loads(line) for line in (RUN / "metrics.jsonl").read_text().splitlines()]
-    events = {line["event"]: line for line in lines if "event" in line}
-    base, last = events["base"], events["shrunk"]
+def _trained_row(name: str, about: tuple[str, Path]) -> str:
+    title, times = about
+    record = json.loads((RESULTS / name / "record.json").read_text())
+    base, last = record["events"]["base"], record["events"]["shrunk"]
     return (
-        f"| ResNet56, CIFAR-10, short recipe | {base['test_accuracy']:.2%} → {last['test_accuracy']:.2%} "
+        f"| {title}, {record['epochs']} epochs | {base['test_accuracy']:.2%} → {last['test_accuracy']:.2%} "
         f"| {base['params'] / 1e6:.3f} M → {last['params'] / 1e6:.3f} M ({last['params'] / base['params'] - 1:+.1%}) "
         f"| {base['macs'] / 1e6:.1f} M → {last['macs'] / 1e6:.1f} M ({last['macs'] / base['macs'] - 1:+.1%}) "
-        f"| {_speed(_measured('resnet56'))} |"
+        f"| {_speed(json.loads(times.read_text())) if times.is_file() else ''} |"
     )
 
 
