@@ -126,7 +126,7 @@ ROWS = [
         _command("resnet56-cifar10-short", "resnet56-cifar10-long", "--set retrain.epochs=50 --set finetune.epochs=80"),
         _AIMS["ResNet56, long"],
     ),
-    Row("vgg16-cifar10-paper-short", "VGG16", "the paper's, shortened", _shortened("vgg16", 8, 10), _AIMS["VGG16"]),
+    Row("vgg16-cifar10-paper-short", "VGG16", "the paper's, shortened", _shortened("vgg16", 4, 6), _AIMS["VGG16"]),
     Row(
         "vgg16-cifar10-short",
         "VGG16",
