@@ -17,19 +17,19 @@ _ROUNDING = 1e-12
 
 
 def dead_channels(
-    model: nn.Module, images: Tensor, names: Sequence[str], *, constants: bool = False
+    model: nn.Module, images: Tensor, names: Sequence[str], ties: Sequence[Sequence[str]] = ()
 ) -> dict[str, set[int]]:
     """For each module in `names` the channels (axis 1, or the last of a matrix) of its output that are dead:
-    zero whatever the input, or never looked at. With `constants` also those that an empty filter makes, through norms,
-    and that are as good as zero, because an activation makes a zero of them.
+    zero whatever the input, or never looked at. Of modules in `ties` also those that an empty filter makes, through
+    norms, and that are as good as zero, taken all together: because an activation makes a zero of their sum.
 
     The zeros among the weights decide, not what the others happen to be: a kernel whose every weight is negative, say,
     lets nothing through between two clamps. What is dead has to be so with other weights in the same places too.
     """
     generator = torch.Generator().manual_seed(1)
-    found = _dead(model, images, names, constants, None)
+    found = _dead(model, images, names, ties, None)
     for other in (_opposite, lambda weight: torch.randn(weight.shape, generator=generator, dtype=torch.float64)):
-        found = _dead(_reweighted(model, other), images, names, constants, found)
+        found = _dead(_reweighted(model, other), images, names, ties, found)
     return found
 
 
@@ -56,7 +56,11 @@ def _reweighted(model: nn.Module, other: Callable[[Tensor], Tensor]) -> nn.Modul
 
 
 def _dead(
-    model: nn.Module, images: Tensor, names: Sequence[str], constants: bool, among: Mapping[str, set[int]] | None
+    model: nn.Module,
+    images: Tensor,
+    names: Sequence[str],
+    ties: Sequence[Sequence[str]],
+    among: Mapping[str, set[int]] | None,
 ) -> dict[str, set[int]]:
     """Those channels, of the ones in `among`, that are dead with the weights as they are."""
     model = model.double().eval()
@@ -66,19 +70,22 @@ def _dead(
     many = [torch.randn(24, *images.shape[1:], dtype=torch.float64) * scale for scale in (1.0, 30.0, 1000.0)]
     with torch.no_grad():
         answers = [model(batch) for batch in batches]
-    dead = {}
+    dead, constant = {}, {}
     for name in names:
-        constant = _constant(model, many, name)
         asked = set(range(_width(model, batches[0], name))) if among is None else among[name]
-        constant = {channel: value for channel, value in constant.items() if channel in asked}
-        zero = {channel for channel, value in constant.items() if value == 0}
-        alive = asked - zero
+        held = {channel: value for channel, value in _constant(model, many, name).items() if channel in asked}
+        zero = {channel for channel, value in held.items() if value == 0}
+        unread = asked - zero
         # A clamp may hide a change in one direction.
-        unread = alive
         for batch, answer, change in zip(batches, answers, (_higher, _lower, _mixed), strict=True):
-            unread = _ignored(model, [batch], [answer], name, change, unread)
-        shifted = set(constant) - zero - unread if constants else set()
-        dead[name] = zero | unread | _ignored(model, batches, answers, name, _zeros, shifted)
+            unread = _ignored(model, [batch], [answer], {name: unread}, change, unread)
+        dead[name], constant[name] = zero | unread, set(held) - zero
+    for group in ties:
+        shifted = set.intersection(*(dead[name] | constant[name] for name in group))
+        shifted -= set.intersection(*(dead[name] for name in group))
+        gone = _ignored(model, batches, answers, {name: constant[name] for name in group}, _zeros, shifted)
+        for name in group:
+            dead[name] |= gone
     return dead
 
 
@@ -147,18 +154,17 @@ def _ignored(
     model: nn.Module,
     batches: list[Tensor],
     answers: list[Tensor],
-    name: str,
+    places: Mapping[str, set[int]],
     change: Callable[[Tensor], Tensor],
     channels: set[int],
 ) -> set[int]:
-    """Those of `channels` that can be changed like this without moving any answer."""
-    module = model.get_submodule(name)
+    """Those of `channels` that can be changed like this, wherever `places` has them, without moving any answer."""
     left = sorted(channels)
     for batch, answer in zip(batches, answers, strict=True):
         still: list[int] = []
         for start in range(0, len(left), _AT_ONCE):
             chosen = left[start : start + _AT_ONCE]
-            moved = _moves(model, batch, answer, module, change, chosen)
+            moved = _moves(model, batch, answer, places, change, chosen)
             still += [channel for channel, it in zip(chosen, moved, strict=True) if not it]
         left = still
     return set(left)
@@ -168,25 +174,32 @@ def _moves(
     model: nn.Module,
     batch: Tensor,
     answer: Tensor,
-    module: nn.Module,
+    places: Mapping[str, set[int]],
     change: Callable[[Tensor], Tensor],
     channels: Sequence[int],
 ) -> list[bool]:
-    """For each channel whether the answer is another when that channel of the output of `module` is changed."""
+    """For each channel whether the answer is another when that channel is changed in these modules' outputs."""
 
-    def disturb(module: nn.Module, inputs: object, output: Tensor) -> Tensor:
+    def disturb(module: nn.Module, output: Tensor, here: set[int]) -> Tensor:
         output = output.clone()
         axis = _axis(module, output)
         copies = output.unflatten(0, (len(channels), -1))
         for changed, channel in zip(copies, channels, strict=True):
-            part = changed.select(axis, channel)
-            part.copy_(change(part))
+            if channel in here:
+                part = changed.select(axis, channel)
+                part.copy_(change(part))
         return output
 
-    handle = module.register_forward_hook(disturb)
+    handles = [
+        model.get_submodule(name).register_forward_hook(
+            lambda module, inputs, output, here=here: disturb(module, output, here)
+        )
+        for name, here in places.items()
+    ]
     with torch.no_grad():
         changed = model(batch.repeat(len(channels), *[1] * (batch.dim() - 1)))
-    handle.remove()
+    for handle in handles:
+        handle.remove()
     scale = max(float(answer.abs().max()), 1e-300)
     gaps = (changed.unflatten(0, (len(channels), -1)) - answer).abs().flatten(1).amax(dim=1)
     return (gaps > _ROUNDING * scale).tolist()

@@ -20,7 +20,7 @@ def test_removes_exactly_what_the_oracle_finds(name: str, seed: int) -> None:
     model = deaden(case.make().eval(), seed, filters=0.4, inputs=0.3)
     images = torch.randn(2, 3, case.side, case.side)
     names = [member for group in case.ties for member in group]
-    expected = removable(dead_channels(_copy(model), images, names, constants=True), case.ties)
+    expected = removable(dead_channels(_copy(model), images, names, case.ties), case.ties)
     result = penni.shrink(model, images)
     layers = {row.name: row for row in result.report.rows}
     for layer in names:

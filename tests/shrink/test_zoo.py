@@ -68,7 +68,7 @@ def test_removes_exactly_what_the_oracle_finds(name: str, seed: int) -> None:
     images = torch.randn(1, 3, case.side, case.side)
     ties = case.ties(model)
     names = [member for group in ties for member in group]
-    expected = removable(dead_channels(copy.deepcopy(model), images, names, constants=True), ties)
+    expected = removable(dead_channels(copy.deepcopy(model), images, names, ties), ties)
     result = penni.shrink(model, images)
     rows = {row.name: row for row in result.report.rows}
     compared = 0
