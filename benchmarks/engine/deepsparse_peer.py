@@ -25,7 +25,7 @@ from compare import NETWORKS
 
 import penni
 from penni.exporting import export, two_stage
-from penni.measure.machine import machine, now
+from penni.measure.machine import time_record
 
 OTHER_PROCESS = r"""
 import json, sys, time
@@ -85,8 +85,8 @@ def main() -> None:
     print(f"penni {medians['penni']} ms, DeepSparse {version} {medians['deepsparse']} ms: {ratio:.2f}×")
     if arguments.output:
         words = ["…" if word == str(arguments.python) else word for word in sys.argv]
-        record = {"command": "python " + " ".join(words), "date": now(), "machine": machine(), "threads": 1}
-        record |= {"batch": 1, "deepsparse": version, "milliseconds": medians, "ratio": round(ratio, 2)}
+        record = time_record(medians, threads=1, batch=1) | {"command": "python " + " ".join(words)}
+        record |= {"deepsparse": version, "ratio": round(ratio, 2)}
         arguments.output.parent.mkdir(parents=True, exist_ok=True)
         arguments.output.write_text(json.dumps(record, indent=1) + "\n")
 

@@ -14,9 +14,45 @@ using penni::LineSource;
 using penni::MaskedBasisLines;
 using penni::TapLines;
 
+// Adds what one tap sees, P vectors of it, times the weights of N kernels.
+template <int P, int N>
+PENNI_INLINE void add_tap(const float* const (&weights)[N], int64_t tap, const Vec (&value)[P], Vec (&sum)[N][P]) {
+#pragma GCC unroll 8
+    for (int n = 0; n < N; ++n) {
+        const Vec weight = Vec::broadcast(weights[n][tap]);
+#pragma GCC unroll 8
+        for (int p = 0; p < P; ++p) sum[n][p] = fma(weight, value[p], sum[n][p]);
+    }
+}
+
+// The same for all taps; `load` reads the vector of a tap that has this number, from there.
+template <int P, int N, typename Load>
+PENNI_INLINE void add_taps(const float* image, const float* const (&weights)[N], int64_t taps, const int32_t* tap_offset,
+                           Vec (&sum)[N][P], const Load& load) {
+    for (int64_t tap = 0; tap < taps; ++tap) {
+        const float* from = image + tap_offset[tap];
+        Vec value[P];
+#pragma GCC unroll 8
+        for (int p = 0; p < P; ++p) value[p] = load(from + p * Vec::kLanes, tap, p);
+        add_tap(weights, tap, value, sum);
+    }
+}
+
+struct Whole {
+    PENNI_INLINE Vec operator()(const float* from, int64_t, int) const { return Vec::load(from); }
+};
+
 #if defined(PENNI_AVX512)
 constexpr bool kReadsMasked = true;
 PENNI_INLINE Vec load_masked(const float* p, uint16_t mask) { return {_mm512_maskz_loadu_ps(mask, p)}; }
+
+struct Masked {
+    const uint16_t* masks;
+    int64_t stride;
+    PENNI_INLINE Vec operator()(const float* from, int64_t tap, int vector) const {
+        return load_masked(from, masks[tap * stride + vector]);
+    }
+};
 
 // Sixteen neighbours from lane `First` of the first vector on; zero where the mask is.
 template <int First>
@@ -54,38 +90,6 @@ void tap_lines(const TapLines& a) {
 }
 constexpr auto kTapLines = &tap_lines;
 
-// N basis lines of one channel, P vectors of each. What does not change from channel to channel comes by value.
-template <int P, int N>
-PENNI_INLINE void masked_basis_chunk(const float* image, const float* const* kernel, int64_t taps,
-                                     const int32_t* tap_offset, const uint16_t* masks, int64_t mask_stride, float* out,
-                                     int64_t stride) {
-    const float* weights[N];
-    Vec sum[N][P];
-#pragma GCC unroll 8
-    for (int n = 0; n < N; ++n) {
-        weights[n] = kernel[n];
-#pragma GCC unroll 8
-        for (int p = 0; p < P; ++p) sum[n][p] = Vec::broadcast(0.0f);
-    }
-    for (int64_t tap = 0; tap < taps; ++tap, masks += mask_stride) {
-        const float* from = image + tap_offset[tap];
-        Vec value[P];
-#pragma GCC unroll 8
-        for (int p = 0; p < P; ++p) value[p] = load_masked(from + p * Vec::kLanes, masks[p]);
-#pragma GCC unroll 8
-        for (int n = 0; n < N; ++n) {
-            const Vec weight = Vec::broadcast(weights[n][tap]);
-#pragma GCC unroll 8
-            for (int p = 0; p < P; ++p) sum[n][p] = fma(weight, value[p], sum[n][p]);
-        }
-    }
-#pragma GCC unroll 8
-    for (int n = 0; n < N; ++n) {
-#pragma GCC unroll 8
-        for (int p = 0; p < P; ++p) sum[n][p].store(out + n * stride + p * Vec::kLanes);
-    }
-}
-
 // What the left and the right of three neighbouring taps see, from the vectors that the middle one sees: a read across
 // two cache lines takes as long as two. `Width` is that of a row of the plane, where rows fill vectors or divide them:
 // then it is known where a row begins and ends. 0 stands for any other.
@@ -122,16 +126,8 @@ PENNI_INLINE void see_right(const Vec (&value)[P], Vec behind, const uint16_t* m
 
 // Adds what the three rows of three neighbouring taps see, P vectors of it, times the weights of N kernels.
 template <int P, int N, int Width>
-PENNI_INLINE void add_adjacent(const float* image, const float* const* weights, const int32_t* tap_offset,
+PENNI_INLINE void add_adjacent(const float* image, const float* const (&weights)[N], const int32_t* tap_offset,
                                const uint16_t* masks, int64_t mask_stride, Vec (&sum)[N][P]) {
-    const auto add = [&](int tap, const Vec(&value)[P]) __attribute__((always_inline)) {
-#pragma GCC unroll 8
-        for (int n = 0; n < N; ++n) {
-            const Vec weight = Vec::broadcast(weights[n][tap]);
-#pragma GCC unroll 8
-            for (int p = 0; p < P; ++p) sum[n][p] = fma(weight, value[p], sum[n][p]);
-        }
-    };
     for (int row = 0; row < 3; ++row, masks += 3 * mask_stride) {
         const float* from = image + tap_offset[3 * row + 1];
         const uint16_t *left = masks, *middle = left + mask_stride, *right = middle + mask_stride;
@@ -144,10 +140,10 @@ PENNI_INLINE void add_adjacent(const float* image, const float* const* weights, 
 #pragma GCC unroll 8
         for (int p = 0; p < P; ++p) value[p] = load_masked(from + p * Vec::kLanes, middle[p]);
         see_left<P, Width>(value, before, left, seen);
-        add(3 * row, seen);
-        add(3 * row + 1, value);
+        add_tap(weights, 3 * row, seen, sum);
+        add_tap(weights, 3 * row + 1, value, sum);
         see_right<P, Width>(value, behind, right, seen);
-        add(3 * row + 2, seen);
+        add_tap(weights, 3 * row + 2, seen, sum);
     }
 }
 
@@ -168,10 +164,12 @@ PENNI_INLINE void with_width(int64_t width, int64_t start, Function&& function) 
     function(Number<0>{});
 }
 
-// The same as `masked_basis_chunk` where the taps are three rows of three neighbours.
+// N basis lines of one channel, P vectors of each. What does not change from channel to channel comes by value. `Width` as
+// above, or −1: the taps are not three rows of three neighbours.
 template <int P, int N, int Width>
-PENNI_INLINE void adjacent_basis_chunk(const float* image, const float* const* kernel, const int32_t* tap_offset,
-                                       const uint16_t* masks, int64_t mask_stride, float* out, int64_t stride) {
+PENNI_INLINE void masked_basis_chunk(const float* image, const float* const* kernel, int64_t taps,
+                                     const int32_t* tap_offset, const uint16_t* masks, int64_t mask_stride, float* out,
+                                     int64_t stride) {
     const float* weights[N];
     Vec sum[N][P];
 #pragma GCC unroll 8
@@ -180,7 +178,11 @@ PENNI_INLINE void adjacent_basis_chunk(const float* image, const float* const* k
 #pragma GCC unroll 8
         for (int p = 0; p < P; ++p) sum[n][p] = Vec::broadcast(0.0f);
     }
-    add_adjacent<P, N, Width>(image, weights, tap_offset, masks, mask_stride, sum);
+    if constexpr (Width < 0) {
+        add_taps(image, weights, taps, tap_offset, sum, Masked{masks, mask_stride});
+    } else {
+        add_adjacent<P, N, Width>(image, weights, tap_offset, masks, mask_stride, sum);
+    }
 #pragma GCC unroll 8
     for (int n = 0; n < N; ++n) {
 #pragma GCC unroll 8
@@ -232,7 +234,6 @@ PENNI_INLINE bool masked_basis_narrow(const MaskedBasisLines& a, const LineRun* 
     return true;
 }
 
-// `Width` as above, or −1: the taps are not three rows of three neighbours.
 template <int P, int Width>
 void basis_runs(const MaskedBasisLines& a, int64_t at) {
     const uint16_t* masks = a.masks + at / Vec::kLanes;
@@ -253,16 +254,12 @@ void basis_runs(const MaskedBasisLines& a, int64_t at) {
         float* out = a.out + run->line * a.stride + at;
         const float* kernel[penni::kRunLines];
         for (uint32_t n = 0; n < run->count; ++n) kernel[n] = a.basis + run->kernels[n];
-        const auto chunk = [&](auto lines) __attribute__((always_inline)) {
-            constexpr int N = decltype(lines)::value;
+        with_number<penni::kRunLines>(run->count, [&](auto lines) __attribute__((always_inline)) {
             // Six lines leave no registers for neighbours.
-            if constexpr (Width < 0 || N > 5) {
-                masked_basis_chunk<P, N>(image, kernel, a.taps, a.tap_offset, masks, a.mask_stride, out, a.stride);
-            } else {
-                adjacent_basis_chunk<P, N, Width>(image, kernel, a.tap_offset, masks, a.mask_stride, out, a.stride);
-            }
-        };
-        with_number<penni::kRunLines>(run->count, chunk);
+            constexpr int N = lines.value;
+            masked_basis_chunk<P, N, (N > 5 ? -1 : Width)>(image, kernel, a.taps, a.tap_offset, masks, a.mask_stride, out,
+                                                           a.stride);
+        });
         ++run;
     }
 }
@@ -362,23 +359,7 @@ void take_apart(const Apart& a) {
     }
 }
 
-template <int P, int N, typename Load>
-PENNI_INLINE void add_taps(const BasisLines& a, const float* const* kernel, int64_t at, Vec (&sum)[N][P], Load&& load) {
-    for (int64_t tap = 0; tap < a.taps; ++tap) {
-        const float* plane = a.plane + a.tap_offset[tap] + at;
-        Vec value[P];
-#pragma GCC unroll 8
-        for (int p = 0; p < P; ++p) value[p] = load(plane + p * Vec::kLanes, tap, p);
-#pragma GCC unroll 8
-        for (int n = 0; n < N; ++n) {
-            const Vec weight = Vec::broadcast(kernel[n][tap]);
-#pragma GCC unroll 8
-            for (int p = 0; p < P; ++p) sum[n][p] = fma(weight, value[p], sum[n][p]);
-        }
-    }
-}
-
-template <int P, int N, bool Masked>
+template <int P, int N, bool ByMasks>
 void basis_chunk(const BasisLines& a, int64_t from, int64_t at, int64_t count) {
     const float* kernel[N];
     Vec sum[N][P];
@@ -389,23 +370,21 @@ void basis_chunk(const BasisLines& a, int64_t from, int64_t at, int64_t count) {
 #pragma GCC unroll 8
         for (int p = 0; p < P; ++p) sum[n][p] = start;
     }
+    const float* plane = a.plane + at;
 #if defined(PENNI_AVX512)
-    if constexpr (Masked) {
+    if constexpr (ByMasks) {
         const uint16_t* masks = a.masks + at / Vec::kLanes;
         if (a.width) {
             with_width<P>(a.width, a.begin + at, [&](auto width) __attribute__((always_inline)) {
-                add_adjacent<P, N, width.value>(a.plane + at, kernel, a.tap_offset, masks, a.mask_stride, sum);
+                add_adjacent<P, N, width.value>(plane, kernel, a.tap_offset, masks, a.mask_stride, sum);
             });
         } else {
-            add_taps<P, N>(a, kernel, at, sum, [&](const float* from, int64_t tap, int p) __attribute__((always_inline)) {
-                return load_masked(from, masks[tap * a.mask_stride + p]);
-            });
+            add_taps(plane, kernel, a.taps, a.tap_offset, sum, Masked{masks, a.mask_stride});
         }
     } else
 #endif
     {
-        add_taps<P, N>(a, kernel, at, sum,
-                       [&](const float* from, int64_t, int) __attribute__((always_inline)) { return Vec::load(from); });
+        add_taps(plane, kernel, a.taps, a.tap_offset, sum, Whole{});
     }
     const Vec low = Vec::broadcast(a.low), high = Vec::broadcast(a.high);
 #pragma GCC unroll 8

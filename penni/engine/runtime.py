@@ -12,12 +12,12 @@ import numpy as np
 from penni.engine import _native
 from penni.engine.layout import NativeStep
 from penni.engine.layout_simple import planes
+from penni.engine.pack import ALIGNMENT, aligned
 from penni.engine.program import Array, Shape
 from penni.errors import PenniError
 
 _MAGIC = 0x696E6E6570
 _FORMAT = 1
-ALIGNMENT = 64
 
 # The native engine's numbers of the operators, and the order of their attributes and tensors (csrc/plan.h).
 _OPERATORS: dict[str, tuple[int, tuple[str, ...], tuple[str, ...]]] = {
@@ -188,17 +188,10 @@ def collect(steps: Iterable[NativeStep]) -> tuple[list[dict[str, Any]], Array]:
                 "tensors": places,
             }
         )
-    block = _aligned(size)
+    block = aligned(size)
     if parts:
         np.concatenate(parts, out=block)
     return described, block
-
-
-def _aligned(size: int) -> Array:
-    """Bytes that start at a cache line, as those of a mapped file do."""
-    raw = np.zeros(size + ALIGNMENT, np.uint8)
-    start = -raw.ctypes.data % ALIGNMENT
-    return raw[start : start + size]
 
 
 def encode(
